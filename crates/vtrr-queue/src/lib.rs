@@ -1,0 +1,1 @@
+//! A fair task queue.

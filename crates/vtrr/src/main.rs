@@ -1,0 +1,3 @@
+//! The `vtrr` command.
+
+fn main() {}

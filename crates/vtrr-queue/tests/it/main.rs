@@ -1,0 +1,11 @@
+//! The integration tests: one binary, on real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may panic"
+)]
+
+mod proxy;
+mod resp;
+mod server;

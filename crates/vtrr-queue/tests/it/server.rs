@@ -187,16 +187,16 @@ impl Server {
 
     /// Stops the server as an operator does.
     pub(crate) fn stop(&mut self) {
-        self.resume();
+        if self.child.is_some() {
+            self.resume();
+        }
         self.end("TERM");
     }
 
     /// Starts the server again on the same port and directory, stopping it first if it runs, and waits
     /// until it has loaded its data.
     pub(crate) fn restart(&mut self) {
-        if self.child.is_some() {
-            self.stop();
-        }
+        self.stop();
         self.launch();
     }
 
@@ -237,8 +237,9 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
-        self.watchdog.guard(&child.id().to_string());
+        let pid = child.id().to_string();
         self.child = Some(child);
+        self.watchdog.guard(&pid).expect("the watchdog runs");
         self.wait_for("a PONG", |server| {
             let reply = server.command(&["PING"]);
             reply.is_ok_and(|reply| reply == "+PONG\r\n")
@@ -272,13 +273,17 @@ impl Server {
     }
 
     fn end(&mut self, name: &str) {
-        if let Some(mut child) = self.child.take() {
-            self.watchdog.guard("");
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        // Nothing here panics: a test that failed may be unwinding. Once awaited, its pid is not ours to kill.
+        if matches!(child.try_wait(), Ok(None)) {
             // Killing means the whole group, so that no child of the server goes on writing files.
             let group = if name == "KILL" { "-" } else { "" };
             signal(name, &format!("{group}{}", child.id()));
-            child.wait().expect("our own child can be awaited");
+            let _ = child.wait();
         }
+        let _ = self.watchdog.guard("");
     }
 }
 
@@ -311,9 +316,9 @@ impl Watchdog {
     }
 
     /// Says which process to kill, or, with an empty text, that there is none.
-    fn guard(&mut self, pid: &str) {
+    fn guard(&mut self, pid: &str) -> io::Result<()> {
         let input = self.0.stdin.as_mut().expect("the input is piped");
-        writeln!(input, "{pid}").expect("the watchdog runs");
+        writeln!(input, "{pid}")
     }
 }
 
@@ -338,16 +343,14 @@ fn reserve() -> (u16, PathBuf) {
     panic!("no free port; are there old vtrr-test-* directories in the temporary directory?");
 }
 
+/// Sends a signal, or does nothing if there is no such process.
 fn signal(name: &str, process: &str) {
     // The shell's own `kill`: no unsafe code here, and no package needed there.
     let script = r#"kill -s "$1" -- "$2""#;
-    let status = Command::new("sh")
+    let _ = Command::new("sh")
         .args(["-c", script, "kill", name, process])
+        .stderr(Stdio::null())
         .status();
-    assert!(
-        status.expect("sh starts").success(),
-        "cannot send {name} to {process}"
-    );
 }
 
 fn read_reply(socket: &mut UnixStream) -> io::Result<String> {

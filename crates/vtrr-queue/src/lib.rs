@@ -1,1 +1,34 @@
-//! A fair task queue.
+//! A fair task queue: tasks of different partitions (users, tenants, customers) are interleaved, so that nobody
+//! starves however much anybody else submits.
+//!
+//! A [`Queue`] makes commands; a runner runs them. `Memory` needs no server; `Redis` and `Blocking` work on Redis and
+//! Valkey. A [`worker`] runs async handlers.
+//!
+//! Modules: `tag` (the arithmetic of the order) ← `task` ← `keys`, `call`, `state` ← `command` (one file and one
+//! script per command) ← `queue` ← `memory`, `redis` (the runners) ← `worker`.
+
+mod call;
+mod command;
+mod error;
+mod keys;
+mod memory;
+mod queue;
+#[cfg(any(feature = "worker", feature = "redis"))]
+mod runner;
+mod state;
+mod tag;
+mod task;
+
+pub use call::{Call, Script, Value};
+pub use command::*;
+pub use error::{Error, ErrorKind, Result, Unfinished};
+pub use keys::{MAX_NAME_BYTES, QueueName};
+pub use memory::Memory;
+pub use queue::Queue;
+#[cfg(any(feature = "worker", feature = "redis"))]
+pub use runner::{Listener, Runner};
+pub use state::State;
+pub use tag::{Share, Weight, arrival, finish_tag, is_forgettable, reshare, start_tag};
+pub use task::{
+    Body, Delivery, Invocation, MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Owner, Partition, Payload, Task, TaskId, Token,
+};

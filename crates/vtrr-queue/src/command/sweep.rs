@@ -1,0 +1,79 @@
+//! sweep: the periodic repair.
+
+use super::{Command, Step, Target, script};
+use crate::call::{Call, Script, Value, arg};
+use crate::error::Result;
+use crate::keys::QueueName;
+use crate::state::{MAX_DEAD_MS, MAX_STEP, State};
+
+pub(crate) const SCRIPT: Script = script!("sweep");
+
+/// Takes back expired leases, brings back delayed tasks that are due, gives partitions whose head was taken by 0.1.0
+/// workers a new one, drops what those workers left over, and dead letters older than 30 days. At most 1,000 tasks and
+/// as many partitions; [`Swept::more`] says whether to call again. Any number of sweepers may run at once.
+#[derive(Debug, Clone)]
+#[must_use = "a command does nothing until a runner runs it"]
+pub struct Sweep {
+    target: Target,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// Leases that had run out.
+    pub reclaimed: u64,
+    /// Delayed tasks that were due.
+    pub due: u64,
+    /// Partitions that got a new head.
+    pub healed: u64,
+    /// Records of tasks that 0.1.0 workers took.
+    pub dropped: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
+impl Sweep {
+    pub(crate) fn new(target: Target) -> Self {
+        Self { target }
+    }
+}
+
+impl Command for Sweep {
+    type Reply = Swept;
+
+    fn queue(&self) -> &QueueName {
+        &self.target.name
+    }
+
+    fn call(&self) -> Call {
+        self.target.call(SCRIPT, vec![arg(MAX_STEP), arg(MAX_DEAD_MS)])
+    }
+
+    fn decode(&mut self, answer: Value) -> Result<Step<Swept>> {
+        let mut fields = answer.answer()?;
+        Ok(Step::Done(Swept {
+            reclaimed: fields.count()?,
+            due: fields.count()?,
+            healed: fields.count()?,
+            dropped: fields.count()?,
+            more: fields.flag()?,
+        }))
+    }
+
+    fn apply(&mut self, state: &mut State) -> Result<Step<Swept>> {
+        let (reclaimed, due) = state.bring_due(MAX_STEP);
+        let now = state.now_ms();
+        let mut more = (reclaimed + due) as usize == MAX_STEP;
+        if now >= MAX_DEAD_MS {
+            let old: Vec<_> =
+                state.dead.up_to((now - MAX_DEAD_MS) as f64).take(MAX_STEP).map(|(_, id)| id.to_owned()).collect();
+            more |= old.len() == MAX_STEP;
+            for id in old {
+                state.forget_dead(&id);
+            }
+        }
+        state.finish(MAX_STEP);
+        Ok(Step::Done(Swept { reclaimed, due, healed: 0, dropped: 0, more }))
+    }
+}

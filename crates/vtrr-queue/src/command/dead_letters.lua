@@ -1,1 +1,14 @@
--- todo
+
+-- dead_letters: lists dead letters, oldest first.
+-- ARGV: offset, limit.
+-- Returns: {{id, time of death (ms), deliveries, error, payload}}.
+local found = call('ZRANGE', DEAD, ARGV[1], tonumber(ARGV[1]) + tonumber(ARGV[2]) - 1, 'WITHSCORES')
+local ids, letters = {}, {}
+for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+fetch(held, ids, parse_held)
+fetch(errors, ids)
+for i = 1, #ids do
+  local h = held.value[ids[i]]
+  if h then letters[#letters + 1] = {ids[i], tonumber(found[2 * i]), h.deliveries, errors.value[ids[i]] or '', h.payload} end
+end
+return letters

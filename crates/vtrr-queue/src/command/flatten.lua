@@ -1,1 +1,68 @@
--- todo
+
+-- flatten: tags what waits and brings in what is delayed, one bounded step of it. Mode `head` → `all` with the last lane.
+-- ARGV: limit.
+-- Returns: {1 if there is more, tasks in lanes, tasks leased}.
+local budget = tonumber(ARGV[1])
+local late = call('ZRANGE', DELAYED, 0, budget - 1)
+delayed.read = true
+fetch(held, late, parse_held)
+for i = 1, #late do
+  local h = held.value[late[i]]
+  put(delayed, late[i], nil)
+  if h then place(late[i], h.place == 'p') end
+end
+budget = budget - #late
+
+-- The head's tag and all others of the partition become tags of mode `all`.
+local function flatten_head(head)
+  if tagged(head) then
+    head.old = head.old + 1
+    if head.kind == 'p' then head.old_paid = head.old_paid + 1 end
+  elseif head.kind == 'g' then
+    put(queue, ghost(head), nil)
+  end
+  head.kind, head.id = '-', ''
+  while budget > 0 and head.paid + head.lane > 0 do
+    local paid = head.paid > 0
+    local list = list_of(head, paid)
+    list.want = math.max(math.min(budget, paid and head.paid or head.lane, 100), 1)
+    local text = pop(list)
+    if not text then
+      if paid then head.paid = 0 else head.lane = 0 end
+    else
+      budget = budget - 1
+      local id, payload, weight = live(text)
+      if id then
+        put(waiting, id, nil)
+        put_tag(id, paid and V or charge(head, weight), payload)
+        head.old = head.old + 1
+        if paid then
+          head.paid, head.old_paid = head.paid - 1, head.old_paid + 1
+        else
+          head.lane = head.lane - 1
+        end
+      end
+    end
+  end
+  return head.paid + head.lane == 0
+end
+
+local cursor = call('HGET', META, 'flatten_head') or '0'
+local done = mode == 'all'
+if not done and budget > 0 then
+  local found = call('HSCAN', HEAD, cursor, 'COUNT', 100)
+  local finished = true
+  for i = 1, #found[2], 2 do finished = flatten_head(head_of(found[2][i])) and finished end
+  for _, head in ipairs(head_list) do finished = (head.lane + head.paid == 0 or flatten_head(head)) and finished end
+  if finished then cursor = found[1] end
+end
+commit(true)
+local in_lanes = call('HLEN', WAITING)
+if in_lanes == 0 and not done then
+  -- Heads become tags of mode `all` in the steps that pass them; the last step has passed all.
+  done = cursor == '0'
+  if done then call('HSET', META, 'mode', 'all') end
+end
+if done or cursor == '0' then call('HDEL', META, 'flatten_head') else call('HSET', META, 'flatten_head', cursor) end
+local more = not done or call('EXISTS', DELAYED) == 1
+return {more and 1 or 0, in_lanes, call('ZCARD', LEASE)}

@@ -1,1 +1,28 @@
--- todo
+
+-- partitions: who waits, who is served, one bounded step of it.
+-- ARGV: cursor (phase and position), limit.
+-- Returns: {next cursor or '', {{partition, queued, leased, share, ms its next task has been queued or -1}}}.
+local phase, at = match(ARGV[1], '^(%a+) (%d+)$')
+local found = call('HSCAN', phase == 'head' and HEAD or RUNNING, at, 'COUNT', ARGV[2])
+local names, rows, first = {}, {}, {}
+for i = 1, #found[2], 2 do names[#names + 1] = found[2][i] end
+for from = 1, #names, 1000 do
+  local some = {unpack(names, from, math.min(from + 999, #names))}
+  load_heads(some)
+  fetch(running, some)
+  for i = 1, #some do
+    if tagged(heads[some[i]]) then first[#first + 1] = heads[some[i]].id end
+  end
+end
+for from = 1, #first, 1000 do fetch(task, {unpack(first, from, math.min(from + 999, #first))}) end
+for i = 1, #names do
+  local head = heads[names[i]]
+  local enqueued = tagged(head) and task.value[head.id] and match(task.value[head.id], '","weight":%d+,"at":(%d+),')
+  rows[i] = {
+    names[i], queued(head), tonumber(running.value[names[i]] or 0), string.format('%.17g', head.share),
+    enqueued and math.max(now - tonumber(enqueued), 0) or -1,
+  }
+end
+local cursor = phase .. ' ' .. found[1]
+if found[1] == '0' then cursor = phase == 'head' and 'running 0' or '' end
+return {cursor, rows}

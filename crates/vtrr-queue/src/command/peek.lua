@@ -1,1 +1,15 @@
--- todo
+
+-- peek: who would be served next. Serves in the script's own memory and writes nothing.
+-- ARGV: n.
+-- Returns: {{id, start tag, payload}}.
+local n, tasks, bytes = tonumber(ARGV[1]), {}, 0
+begin_serving(n)
+while #tasks < n and bytes < 4194304 do
+  local id, start, payload = take()
+  if not id then break end
+  if payload then
+    tasks[#tasks + 1] = {id, string.format('%.17g', start), payload}
+    bytes = bytes + #payload
+  end
+end
+return tasks

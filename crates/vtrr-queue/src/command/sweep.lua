@@ -1,1 +1,82 @@
--- todo
+
+-- sweep: the periodic repair.
+-- ARGV: limit, how long dead letters are kept (ms).
+-- Returns: {reclaimed, due, healed, dropped, 1 if there is more}.
+local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
+local cursors = call('HMGET', META, 'sweep_head', 'sweep_held')
+local reclaimed, back = bring_due(limit)
+local more = reclaimed + back == limit
+
+-- Heads that somebody else took; tags of mode `all` that somebody else used up.
+local healed = 0
+local found = call('HSCAN', HEAD, cursors[1] or '0', 'COUNT', 500)
+local next_head, ids = found[1], {}
+local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+queue.read = true
+for i = 1, #found[2], 2 do
+  local _, _, old, _, kind, id = parse_head(found[2][i + 1])
+  local partition = found[2][i]
+  local suspect = kind ~= '-' and not score(queue, kind == 'g' and '\0' .. partition or id)
+  if old > 0 then
+    local head = head_of(partition)
+    suspect = head.old > 0 and (not first[1] or tonumber(first[2]) > math.max(V, head.finish or 0))
+    if suspect then head.old, head.old_paid = 0, 0 end
+  end
+  if suspect then
+    local head = head_of(partition)
+    if head.kind == kind and head.id == id then
+      head.kind, head.id = '-', ''
+      promote(head)
+      healed = healed + 1
+    end
+  end
+end
+
+-- Records of redelivered tasks that somebody else took.
+local dropped = 0
+found = call('HSCAN', HELD, cursors[2] or '0', 'COUNT', 100)
+held.read = true
+local next_held = found[1]
+for i = 1, #found[2], 2 do
+  local id, at = found[2][i], byte(found[2][i + 1])
+  if (at == 81 or at == 113) and not held.changed[id] and not score(queue, id) and not get(waiting, id) then
+    put(held, id, nil)
+    dropped = dropped + 1
+  end
+end
+
+local old = call('ZRANGEBYSCORE', DEAD, '-inf', now - kept, 'LIMIT', 0, limit)
+dead.read = true
+for i = 1, #old do
+  if not dead.changed[old[i]] then forget_dead(old[i]) end
+end
+
+-- Tasks in flight, counted anew while that is little work.
+local leases = call('ZRANGE', LEASE, 0, limit, 'WITHSCORES')
+lease.read = true
+if #leases <= 2 * limit then
+  local running_now, leased = {}, {}
+  for i = 1, #leases, 2 do
+    if not lease.changed[leases[i]] then leased[#leased + 1] = leases[i] end
+  end
+  fetch(held, leased, parse_held)
+  for i = 1, #leased do
+    local h = held.value[leased[i]]
+    local partition = h and read(h.payload)
+    if partition then running_now[partition] = (running_now[partition] or 0) + 1 end
+  end
+  local counted = call('HGETALL', RUNNING)
+  for i = 1, #counted, 2 do
+    local n = running_now[counted[i]]
+    if tonumber(counted[i + 1]) ~= n then put(running, counted[i], n) end
+    running_now[counted[i]] = nil
+  end
+  for partition, n in pairs(running_now) do put(running, partition, n) end
+end
+
+served = limit
+if next_head ~= '0' or #old == limit then more = true end
+commit(false)
+if next_head == '0' then call('HDEL', META, 'sweep_head') else call('HSET', META, 'sweep_head', next_head) end
+if next_held == '0' then call('HDEL', META, 'sweep_held') else call('HSET', META, 'sweep_held', next_held) end
+return {reclaimed, back, healed, dropped, more and 1 or 0}

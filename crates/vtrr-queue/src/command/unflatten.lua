@@ -1,1 +1,6 @@
--- todo
+
+-- unflatten: mode `all` → `head`, at once.
+-- ARGV: none.
+-- Returns: {}.
+call('HSET', META, 'mode', 'head')
+return {}

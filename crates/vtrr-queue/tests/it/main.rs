@@ -1,6 +1,8 @@
 //! The integration tests: one binary, on real servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod differential;
 mod proxy;
 mod resp;
 mod server;
+mod world;

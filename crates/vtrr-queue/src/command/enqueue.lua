@@ -91,8 +91,8 @@ if fresh > 0 then
 end
 
 commit(true, function()
+  call('HSET', META, 'mode', mode, 'serial', string.format('%.0f', serial))
   if fresh == 0 then return end
-  call('HSET', META, 'serial', string.format('%.0f', serial))
   if mode == 'all' then
     write('ZADD', QUEUE, tags)
     write('HSET', TASK, pairs)

@@ -53,13 +53,13 @@ if not done and budget > 0 then
   local found = call('HSCAN', HEAD, cursor, 'COUNT', 100)
   local finished = true
   for i = 1, #found[2], 2 do finished = flatten_head(head_of(found[2][i])) and finished end
-  for _, head in ipairs(head_list) do finished = (head.lane + head.paid == 0 or flatten_head(head)) and finished end
+  for _, head in ipairs(head_list) do finished = flatten_head(head) and finished end
   if finished then cursor = found[1] end
 end
-commit(true)
+commit(false)
 local in_lanes = call('HLEN', WAITING)
 if in_lanes == 0 and not done then
-  -- Heads become tags of mode `all` in the steps that pass them; the last step has passed all.
+  -- A head that a partition got since the cursor passed it stays one; it does no harm in mode `all`.
   done = cursor == '0'
   if done then call('HSET', META, 'mode', 'all') end
 end

@@ -445,7 +445,7 @@ local function remove_queued(id)
   local partition = read(payload)
   if partition then
     local head = head_of(partition)
-    if head.kind == 'u' and head.id == id then head.finish = start end
+    if head.kind == 'u' and head.id == id and head.old == 0 then head.finish = start end
     untagged(head, id)
     promote(head)
   end
@@ -520,6 +520,7 @@ end
 
 local function come_back(id, h, delay, paid, given_back)
   if delay == 0 then
+    h.place = 'q'
     given_back[#given_back + 1] = {start = tonumber(h.start), id = id, paid = paid}
   else
     h.place = paid and 'p' or 'r'
@@ -857,8 +858,8 @@ end
 
 local overlays = {queue, task, waiting, head_text, finish, idle, lease, held, owner, running, delayed, dead, errors}
 
--- Writes the plan. `grows`: the first write is one that a full server refuses; else one that it lets through, and then
--- all of them. `first` writes what a command has beside the plan.
+-- Writes the plan. `first` writes what a command has beside it. With `grows` it must start with a write that a full server
+-- refuses; else the first write is one that it lets through, and then it lets all of them through.
 local function commit(grows, first)
   on_tag = nil
   close_heads()
@@ -881,7 +882,7 @@ local function commit(grows, first)
   local too_many = #dead.list > 0 and call('ZCARD', DEAD) + #dead.list - 10000 or 0
   if too_many > 0 then call('HLEN', ERROR) end
 
-  if grows then call('HSET', META, 'mode', mode or 'head') else call('HDEL', META, '') end
+  if not grows then call('HDEL', META, '') end
   if first then first() end
   write_removals(queue, 'ZREM')
   write_removals(lease, 'ZREM')

@@ -18,6 +18,7 @@ elseif mode ~= 'all' and head.old == 0 then
   if head.finish then head.finish = move(head.finish) end
 end
 head.share = new
-commit(new ~= 1)
-if new == 1 then call('HDEL', SHARE, head.partition) else call('HSET', SHARE, head.partition, ARGV[2]) end
+commit(new ~= 1, function()
+  if new == 1 then call('HDEL', SHARE, head.partition) else call('HSET', SHARE, head.partition, ARGV[2]) end
+end)
 return {}

@@ -161,6 +161,7 @@ impl State {
         let due = (self.now_ms() + delay_ms) as f64;
         let Some(held) = self.held.get_mut(id) else { return };
         if delay_ms == 0 {
+            held.place = Place::Queued;
             given_back.push(GivenBack { start: held.start, id: id.to_owned(), paid });
         } else {
             held.place = if paid { Place::DelayedPaid } else { Place::DelayedRetry };

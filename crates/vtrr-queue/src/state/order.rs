@@ -248,7 +248,7 @@ impl State {
         let Some(start) = self.queue.remove(id) else { return false };
         if let Some(partition) = self.task.remove(id).as_ref().and_then(Self::partition_of) {
             let head = self.touch(&partition);
-            if head.kind == Kind::Unpaid && head.id == id {
+            if head.kind == Kind::Unpaid && head.id == id && head.old == 0 {
                 self.finish.insert(partition.clone(), start);
             }
             self.untagged(&partition, id);

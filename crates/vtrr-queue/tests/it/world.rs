@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vtrr_queue::{
-    Body, Cancelled, Delivery, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token,
+    Body, Delivery, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token,
 };
 
 /// One operation. Numbers pick among what is there when it runs.
@@ -140,11 +140,6 @@ pub(crate) fn queue(name: &str, tagging: u8) -> Queue {
 
 pub(crate) fn seconds(s: u8) -> Duration {
     Duration::from_secs(u64::from(s))
-}
-
-/// Keeps `Cancelled` in the imports of those who match on it.
-pub(crate) fn is_cancelled(cancelled: Cancelled) -> bool {
-    cancelled == Cancelled::Done
 }
 
 fn ending() -> impl Strategy<Value = Ending> {

@@ -13,11 +13,15 @@ mod error;
 mod keys;
 mod memory;
 mod queue;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(any(feature = "worker", feature = "redis"))]
 mod runner;
 mod state;
 mod tag;
 mod task;
+#[cfg(feature = "worker")]
+pub mod worker;
 
 pub use call::{Call, Script, Value};
 pub use command::*;
@@ -25,6 +29,8 @@ pub use error::{Error, ErrorKind, Result, Unfinished};
 pub use keys::{MAX_NAME_BYTES, QueueName};
 pub use memory::Memory;
 pub use queue::Queue;
+#[cfg(feature = "redis")]
+pub use redis::{Blocking, Redis};
 #[cfg(any(feature = "worker", feature = "redis"))]
 pub use runner::{Listener, Runner};
 pub use state::State;
@@ -32,3 +38,5 @@ pub use tag::{Share, Weight, arrival, finish_tag, is_forgettable, reshare, start
 pub use task::{
     Body, Delivery, Invocation, MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Owner, Partition, Payload, Task, TaskId, Token,
 };
+#[cfg(feature = "worker")]
+pub use worker::{Context, Retry, Worker};

@@ -20,6 +20,8 @@ mod runner;
 mod state;
 mod tag;
 mod task;
+#[cfg(feature = "worker")]
+pub mod worker;
 
 pub use call::{Call, Script, Value};
 pub use command::*;
@@ -36,3 +38,5 @@ pub use tag::{Share, Weight, arrival, finish_tag, is_forgettable, reshare, start
 pub use task::{
     Body, Delivery, Invocation, MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Owner, Partition, Payload, Task, TaskId, Token,
 };
+#[cfg(feature = "worker")]
+pub use worker::{Context, Retry, Worker};

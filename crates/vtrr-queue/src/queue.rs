@@ -42,7 +42,7 @@ impl Queue {
         &self.target.name
     }
 
-    fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> Target {
         self.target.clone()
     }
 

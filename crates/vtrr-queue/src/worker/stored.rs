@@ -1,0 +1,139 @@
+//! The stored body of a task as workers read it, and the body that a retry stores.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::error::{Error, Result};
+use crate::task::{Body, Payload};
+
+/// What a worker reads of a payload; the arguments stay as they were written.
+#[derive(Debug, Deserialize)]
+pub(super) struct Stored<'a> {
+    #[serde(borrow)]
+    pub(super) task_name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) args: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) kwargs: Option<&'a RawValue>,
+    /// How often it was run again by a retry.
+    #[serde(default)]
+    pub(super) retries: u32,
+}
+
+impl<'a> Stored<'a> {
+    pub(super) fn read(payload: &'a Payload) -> serde_json::Result<Self> {
+        serde_json::from_slice(payload.as_bytes())
+    }
+}
+
+/// Positional and named arguments as JSON texts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    args: String,
+    kwargs: String,
+}
+
+impl Layout {
+    /// As [`Body::call`] lays them out; object fields keep their order.
+    pub(super) fn of(arguments: &impl Serialize) -> Result<Self> {
+        let text = serde_json::to_string(arguments).map_err(|error| {
+            Error::invalid("args", format_args!("something that fails with: {error}"), "serialisable to JSON")
+        })?;
+        let (args, kwargs) = match text.as_bytes().first() {
+            Some(b'[') => (text, "{}".into()),
+            Some(b'{') => ("[]".into(), text),
+            Some(b'n') => ("[]".into(), "{}".into()),
+            _ => (format!("[{text}]"), "{}".into()),
+        };
+        Ok(Self { args, kwargs })
+    }
+}
+
+/// Where the fields are that a retry changes.
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    args: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    kwargs: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    retries: Option<&'a RawValue>,
+}
+
+/// A field that is there, be it `null`.
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The body of the next run: `retries`, and the arguments if others were given, replaced or added in place; every other
+/// byte is as it was.
+pub(super) fn retried(payload: &Payload, retries: u32, layout: Option<&Layout>) -> Result<Body> {
+    let unreadable = |error: &dyn std::fmt::Display| Error::protocol(format!("unreadable payload: {error}"));
+    let mut body = String::from_utf8(payload.body()).map_err(|error| unreadable(&error))?;
+    let fields: Fields<'_> = serde_json::from_str(&body).map_err(|error| unreadable(&error))?;
+    let retries = retries.to_string();
+    let mut edits = vec![("retries", fields.retries, retries.as_str())];
+    if let Some(layout) = layout {
+        edits.extend([("args", fields.args, layout.args.as_str()), ("kwargs", fields.kwargs, layout.kwargs.as_str())]);
+    }
+    let end = body.rfind('}').ok_or_else(|| unreadable(&"no object"))?;
+    let mut edits: Vec<_> = edits
+        .into_iter()
+        .map(|(name, old, new)| match old.map(RawValue::get) {
+            Some(old) => {
+                let start = old.as_ptr().addr() - body.as_ptr().addr();
+                (start..start + old.len(), new.to_owned())
+            }
+            None => (end..end, format!(",\"{name}\":{new}")),
+        })
+        .collect();
+    // From the end, so that the earlier places stay where they are.
+    edits.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
+    for (place, text) in edits {
+        body.replace_range(place, &text);
+    }
+    Body::from_json(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(stored: &str, retries: u32, layout: Option<&Layout>) -> String {
+        let body = retried(&Payload(stored.into()), retries, layout).unwrap();
+        format!("{{{}", String::from_utf8(body.rest().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_retry_changes_nothing_but_its_count() {
+        let old = r#"{"task_name": "t", "args": [1.10, 123456789012345678901234567890, "\u00df"], "kwargs": {}, "x": []}"#;
+        let new = next(old, 1, None);
+        assert_eq!(new, old.replace("[]}", r#"[],"retries":1}"#));
+        assert_eq!(next(&new, 12, None), old.replace("[]}", r#"[],"retries":12}"#));
+        assert_eq!(next(r#"{"retries":9,"task_name":"t" }"#, 10, None), r#"{"retries":10,"task_name":"t" }"#);
+        assert_eq!(
+            next(r#"{"task_name":"t","in":{"retries":5}}"#, 1, None),
+            r#"{"task_name":"t","in":{"retries":5},"retries":1}"#
+        );
+    }
+
+    #[test]
+    fn the_prefix_of_the_queue_is_no_part_of_the_body() {
+        let payload = Payload::build("p", crate::Weight::default(), 5, 6, br#""task_name":"t"}"#);
+        assert_eq!(retried(&payload, 1, None).unwrap().rest(), br#""task_name":"t","retries":1}"#);
+    }
+
+    #[test]
+    fn other_arguments_take_the_place_of_the_old_ones() {
+        let old = r#"{"task_name":"t","kwargs":{"a":1},"args":null,"x":"}"}"#;
+        let layout = |arguments: &str| Layout::of(&serde_json::from_str::<serde_json::Value>(arguments).unwrap()).unwrap();
+        let expected = r#"{"task_name":"t","kwargs":{},"args":[1,2],"x":"}","retries":3}"#;
+        assert_eq!(next(old, 3, Some(&layout("[1,2]"))), expected);
+        assert_eq!(next(old, 3, Some(&layout("5"))), expected.replace("[1,2]", "[5]"));
+        assert_eq!(next(old, 3, Some(&layout("null"))), expected.replace("[1,2]", "[]"));
+        let expected = r#"{"task_name":"t","args":[],"kwargs":{"b":2},"retries":1}"#;
+        assert_eq!(next(r#"{"task_name":"t"}"#, 1, Some(&layout(r#"{"b":2}"#))).len(), expected.len());
+    }
+}

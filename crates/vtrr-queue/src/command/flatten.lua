@@ -6,11 +6,13 @@ local budget = tonumber(ARGV[1])
 local late = call('ZRANGE', DELAYED, 0, budget - 1)
 delayed.read = true
 fetch(held, late, parse_held)
+local given_back = {}
 for i = 1, #late do
   local h = held.value[late[i]]
   put(delayed, late[i], nil)
-  if h then place(late[i], h.place == 'p') end
+  if h then given_back[#given_back + 1] = given(late[i], h, h.place == 'p') end
 end
+place_all(given_back)
 budget = budget - #late
 
 -- The head's tag and all others of the partition become tags of mode `all`.

@@ -4,7 +4,7 @@ use super::{Command, Step, Tagging, Target, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
-use crate::state::{MAX_STEP, Place, State};
+use crate::state::{GivenBack, MAX_STEP, Place, State};
 
 pub(crate) const FLATTEN: Script = script!("flatten");
 pub(crate) const UNFLATTEN: Script = script!("unflatten");
@@ -53,11 +53,14 @@ impl Command for Flatten {
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Flattened>> {
         let delayed: Vec<_> = state.delayed.iter().map(|(_, id)| id.to_owned()).collect();
+        let mut given_back = Vec::new();
         for id in delayed {
             state.delayed.remove(&id);
-            let paid = state.held.get(&id).is_some_and(|held| held.place == Place::DelayedPaid);
-            state.place(&id, paid);
+            if let Some(held) = state.held.get(&id) {
+                given_back.push(GivenBack::new(&id, held, held.place == Place::DelayedPaid));
+            }
         }
+        state.place_all(given_back);
         let mut partitions: Vec<_> = state.head.keys().cloned().collect();
         partitions.sort();
         for partition in partitions {

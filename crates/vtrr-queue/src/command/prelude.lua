@@ -518,10 +518,15 @@ local function standing(h, token)
   return 0
 end
 
+-- A task to be placed again, with the tag it was served at and the number of its last delivery.
+local function given(id, h, paid)
+  return {start = tonumber(h.start), number = tonumber(match(h.token, '%-(%d+)$') or 0), id = id, paid = paid}
+end
+
 local function come_back(id, h, delay, paid, given_back)
   if delay == 0 then
     h.place = 'q'
-    given_back[#given_back + 1] = {start = tonumber(h.start), id = id, paid = paid}
+    given_back[#given_back + 1] = given(id, h, paid)
   else
     h.place = paid and 'p' or 'r'
     put(held, id, h)
@@ -566,12 +571,13 @@ local function settle_one(id, h, outcome, delay, text, given_back)
   end
 end
 
--- Several at once: latest start tag first, so that they keep their order (R9).
+-- Several at once: latest start tag first, so that they keep their order (R9); where tags are equal, as those of paid
+-- tasks often are, the one delivered last goes first.
 local function place_all(given_back)
   if #given_back > 1 then
     table.sort(given_back, function(a, b)
       if a.start ~= b.start then return a.start > b.start end
-      return before(b.id, a.id)
+      return a.number > b.number
     end)
   end
   for i = 1, #given_back do place(given_back[i].id, given_back[i].paid) end
@@ -596,8 +602,8 @@ end
 
 local function revoke(id, h, blame, given_back)
   end_lease(id, h)
-  h.token = '-'
   give_back(id, h, 0, blame, given_back)
+  h.token = '-'
 end
 
 -- The members of a sorted set of times that are due, as it will be after commit(): at most `limit`.
@@ -630,7 +636,7 @@ local function bring_due(limit)
       local id = late[j].id
       local h = held.value[id]
       put(delayed, id, nil)
-      if h then given_back[#given_back + 1] = {start = tonumber(h.start), id = id, paid = h.place == 'p'} end
+      if h then given_back[#given_back + 1] = given(id, h, h.place == 'p') end
       j = j + 1
     end
   end

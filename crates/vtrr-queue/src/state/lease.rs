@@ -4,12 +4,20 @@ use super::{Held, MAX_DEAD, Place, State, Tagged};
 use crate::command::{Outcome, Settled, Settlement};
 use crate::task::{Delivery, Payload, TaskId, Token};
 
-/// A task to be placed in the order again, with the tag it was served at.
+/// A task to be placed in the order again, with the tag it was served at and the number of its last delivery.
 #[derive(Debug)]
 pub(crate) struct GivenBack {
     start: f64,
+    number: u64,
     id: String,
     paid: bool,
+}
+
+impl GivenBack {
+    pub(crate) fn new(id: &str, held: &Held, paid: bool) -> Self {
+        let number = held.token.split_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or_default();
+        Self { start: held.start, number, id: id.to_owned(), paid }
+    }
 }
 
 impl State {
@@ -162,16 +170,17 @@ impl State {
         let Some(held) = self.held.get_mut(id) else { return };
         if delay_ms == 0 {
             held.place = Place::Queued;
-            given_back.push(GivenBack { start: held.start, id: id.to_owned(), paid });
+            given_back.push(GivenBack::new(id, held, paid));
         } else {
             held.place = if paid { Place::DelayedPaid } else { Place::DelayedRetry };
             self.delayed.insert(id, due);
         }
     }
 
-    /// R9: several at once go latest start tag first, so that they keep their order.
+    /// R9: several at once go latest start tag first, so that they keep their order; where tags are equal, as those of
+    /// paid tasks often are, the one delivered last goes first.
     pub(crate) fn place_all(&mut self, mut given_back: Vec<GivenBack>) {
-        given_back.sort_by(|a, b| b.start.total_cmp(&a.start).then_with(|| b.id.cmp(&a.id)));
+        given_back.sort_by(|a, b| b.start.total_cmp(&a.start).then(b.number.cmp(&a.number)));
         for GivenBack { id, paid, .. } in given_back {
             self.place(&id, paid);
         }
@@ -180,10 +189,10 @@ impl State {
     /// Takes a lease away from its holder; its token is worth nothing from now on.
     pub(crate) fn revoke(&mut self, id: &str, blame: bool, given_back: &mut Vec<GivenBack>) {
         self.end_lease(id);
+        self.give_back(id, 0, blame, given_back);
         if let Some(held) = self.held.get_mut(id) {
             "-".clone_into(&mut held.token);
         }
-        self.give_back(id, 0, blame, given_back);
     }
 
     /// Brings back what is due: expired leases and delayed tasks, by time, at most `limit`. Answers how many of each.
@@ -204,7 +213,7 @@ impl State {
                 back += 1;
                 self.delayed.remove(&id);
                 if let Some(held) = self.held.get(&id) {
-                    given_back.push(GivenBack { start: held.start, paid: held.place == Place::DelayedPaid, id });
+                    given_back.push(GivenBack::new(&id, held, held.place == Place::DelayedPaid));
                 }
             }
         }

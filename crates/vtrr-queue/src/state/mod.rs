@@ -14,6 +14,7 @@ use crate::command::Tagging;
 use crate::tag::Share;
 use crate::task::Payload;
 
+pub(crate) use lease::GivenBack;
 pub(crate) use order::Tagged;
 pub(crate) use scored::Scored;
 

@@ -5,4 +5,5 @@ mod differential;
 mod proxy;
 mod resp;
 mod server;
+mod worker;
 mod world;

@@ -7,7 +7,7 @@ fetch(held, ARGV, parse_held)
 fetch(waiting, ARGV)
 for i = 1, #ARGV do
   local id = ARGV[i]
-  local h = held.value[id]
+  local h = held_of(id)
   local at = h and h.place
   if at == 'l' then
     codes[i] = 2

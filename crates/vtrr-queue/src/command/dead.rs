@@ -8,8 +8,8 @@ use crate::state::State;
 use crate::task::{Payload, TaskId};
 
 pub(crate) const LIST: Script = script!("dead_letters");
-pub(crate) const REDRIVE: Script = script!("redrive");
-pub(crate) const DISCARD: Script = script!("discard");
+pub(crate) const REDRIVE: Script = script!("redrive", "order", "lease");
+pub(crate) const DISCARD: Script = script!("discard", "order", "lease");
 
 /// Up to `limit` dead letters from position `offset`, oldest first. Changes nothing. O(log dead + limit).
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
 fetch(held, ids, parse_held)
 fetch(errors, ids)
 for i = 1, #ids do
-  local h = held.value[ids[i]]
-  if h then letters[#letters + 1] = {ids[i], tonumber(found[2 * i]), h.deliveries, errors.value[ids[i]] or '', h.payload} end
+  local h = held_of(ids[i])
+  if h then letters[#letters + 1] = {ids[i], tonumber(found[2 * i]), h.deliveries, get(errors, ids[i]) or '', h.payload} end
 end
 return letters

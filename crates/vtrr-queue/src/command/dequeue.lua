@@ -10,9 +10,8 @@ local codes = settle(8 + named, settlements)
 local holding = name ~= '' and holding_of(name)
 
 if holding and holding.request == request then
-  for i = 1, #holding.ids do
-    local id = holding.ids[i].id
-    local h = holding.ids[i].last and held_of(id)
+  for _, id in ipairs(held_by(holding)) do
+    local h = holding.last[id] and held_of(id)
     if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.payload} end
   end
   commit(false)
@@ -22,13 +21,14 @@ end
 if holding then
   local keep, lost, given_back = {}, {}, {}
   for i = 8, 7 + named do keep[ARGV[i]] = true end
-  for i = 1, #holding.ids do
-    if not keep[holding.ids[i].id] then lost[#lost + 1] = holding.ids[i].id end
+  for _, id in ipairs(held_by(holding)) do
+    if not keep[id] then lost[#lost + 1] = id end
   end
-  fetch(held, lost, parse_held)
+  fetch_all(held, lost, parse_held)
   for i = 1, #lost do
     count('released', 1)
-    if held.value[lost[i]] then revoke(lost[i], held.value[lost[i]], false, given_back) end
+    local h = held_of(lost[i])
+    if h then revoke(lost[i], h, false, given_back) end
   end
   place_all(given_back)
 end
@@ -36,7 +36,8 @@ end
 local reclaimed, back = bring_due(100)
 heal_stuck()
 begin_serving(n)
-local bytes, deadline = 0, now + lease_ms
+local bytes, deadline = 0, string.format('%.0f', now + lease_ms)
+local holder = name ~= '' and name or '-'
 local stamp = time[1] .. string.format('%06d', time[2]) .. '-'
 while #deliveries < n and served < n + 100 and bytes < 4194304 do
   local id, start, payload, partition = take()
@@ -54,10 +55,10 @@ while #deliveries < n and served < n + 100 and bytes < 4194304 do
     end
     h = h or new_held(max_deliveries)
     h.place, h.token, h.deliveries, h.max_deliveries = 'l', token, h.deliveries + 1, max_deliveries
-    h.start, h.owner, h.payload = string.format('%.17g', start), name ~= '' and name or '-', payload
-    put(held, id, h)
-    put(lease, id, deadline)
-    if partition then put(running, partition, tonumber(get(running, partition) or 0) + 1) end
+    h.start, h.owner, h.payload = string.format('%.17g', start), holder, payload
+    held.new[id] = h
+    lease.new[id] = deadline
+    if partition then running.new[partition] = (tonumber(get(running, partition)) or 0) + 1 end
     deliveries[#deliveries + 1] = {id, token, h.deliveries, payload}
   else
     local h = held_of(id) or new_held(max_deliveries)
@@ -70,11 +71,15 @@ local more = reclaimed + back == 100
 if #deliveries < n and first_tag() then more = true end
 
 if name ~= '' then
-  holding = owner.value[name] or {ids = {}}
-  holding.request = request
-  for i = 1, #holding.ids do holding.ids[i].last = false end
-  for i = 1, #deliveries do holding.ids[#holding.ids + 1] = {id = deliveries[i][1], last = true} end
-  put(owner, name, #holding.ids > 0 and holding or nil)
+  local kept = held_by(get(owner, name))
+  holding = {request = request, ids = kept, last = {}}
+  for i = 1, #kept do holding.last[kept[i]] = false end
+  for i = 1, #deliveries do
+    local id = deliveries[i][1]
+    kept[#kept + 1] = id
+    holding.last[id] = true
+  end
+  put(owner, name, #kept > 0 and holding)
 end
 commit(false)
 if #deliveries > 0 then call('HSET', META, 'token', string.format('%.0f', tokens)) end

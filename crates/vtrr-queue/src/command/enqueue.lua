@@ -21,8 +21,8 @@ if given == '1' then
   fetch(held, ids, parse_held)
   for i = 1, tasks do
     local id = ids[i]
-    local h = held.value[id]
-    local payload = waiting.value[id] or task.value[id]
+    local h = held_of(id)
+    local payload = get(waiting, id) or get(task, id)
     if h and h.place ~= 'd' and not payload then payload = h.payload end
     if payload then
       if read(payload) ~= partition then return {'ERR', 'conflict', 'id ' .. id .. ' is live in another partition'} end

@@ -4,9 +4,8 @@
 -- Returns: {codes}: 0 done, 1 gone, 2 lost.
 local deadline, codes = now + tonumber(ARGV[1]), {}
 if ARGV[2] ~= '' then
-  local holding = holding_of(ARGV[2])
-  for i, kept in ipairs(holding and holding.ids or {}) do
-    put(lease, kept.id, deadline)
+  for i, id in ipairs(held_by(holding_of(ARGV[2]))) do
+    put(lease, id, deadline)
     codes[i] = 0
   end
 else
@@ -14,7 +13,7 @@ else
   for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
   fetch(held, ids, parse_held)
   for i = 1, #ids do
-    codes[i] = standing(held.value[ids[i]], ARGV[2 * i + 2])
+    codes[i] = standing(held_of(ids[i]), ARGV[2 * i + 2])
     if codes[i] == 0 then put(lease, ids[i], deadline) end
   end
 end

@@ -8,7 +8,7 @@ delayed.read = true
 fetch(held, late, parse_held)
 local given_back = {}
 for i = 1, #late do
-  local h = held.value[late[i]]
+  local h = held_of(late[i])
   put(delayed, late[i], nil)
   if h then given_back[#given_back + 1] = given(late[i], h, h.place == 'p') end
 end

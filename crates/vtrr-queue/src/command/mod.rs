@@ -139,12 +139,12 @@ impl Target {
     }
 }
 
-/// A script: the shared prelude, then the command's own file.
+/// A script: the shared parts it needs, then the command's own file.
 macro_rules! script {
-    ($name:literal) => {
+    ($name:literal $(, $part:literal)*) => {
         crate::call::Script {
             name: $name,
-            source: concat!(include_str!("prelude.lua"), include_str!(concat!($name, ".lua"))),
+            source: concat!(include_str!("base.lua"), $(include_str!(concat!($part, ".lua")),)* include_str!(concat!($name, ".lua"))),
         }
     };
 }

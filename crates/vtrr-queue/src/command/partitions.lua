@@ -14,12 +14,13 @@ for from = 1, #names, 1000 do
     if tagged(heads[some[i]]) then first[#first + 1] = heads[some[i]].id end
   end
 end
-for from = 1, #first, 1000 do fetch(task, {unpack(first, from, math.min(from + 999, #first))}) end
+fetch_all(task, first)
 for i = 1, #names do
   local head = heads[names[i]]
-  local enqueued = tagged(head) and task.value[head.id] and match(task.value[head.id], '","weight":%d+,"at":(%d+),')
+  local payload = tagged(head) and get(task, head.id)
+  local enqueued = payload and match(payload, '","weight":%d+,"at":(%d+),')
   rows[i] = {
-    names[i], queued(head), tonumber(running.value[names[i]] or 0), string.format('%.17g', head.share),
+    names[i], queued(head), tonumber(get(running, names[i]) or 0), string.format('%.17g', head.share),
     enqueued and math.max(now - tonumber(enqueued), 0) or -1,
   }
 end

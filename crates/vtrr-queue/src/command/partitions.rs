@@ -11,7 +11,7 @@ use crate::state::{Kind, MAX_STEP, State};
 use crate::tag::Share;
 use crate::task::{Partition, Payload};
 
-pub(crate) const SCRIPT: Script = script!("partitions");
+pub(crate) const SCRIPT: Script = script!("partitions", "order");
 
 /// Every partition with queued or leased tasks, by name; about 1,000 a step, so partitions that come and go meanwhile
 /// may be missing. Changes nothing. O(partitions), whatever the backlog.

@@ -7,7 +7,7 @@ use crate::keys::QueueName;
 use crate::state::State;
 use crate::task::{Payload, TaskId};
 
-pub(crate) const SCRIPT: Script = script!("peek");
+pub(crate) const SCRIPT: Script = script!("peek", "order", "serve");
 
 /// The next `n` tasks in the order a dequeue would hand them out now, without what is due but not back yet.
 /// Changes nothing. O(n log partitions) on a server; O(all tasks) in memory.

@@ -80,9 +80,9 @@ elseif phase == 'tags' then
   queue.read = true
   fetch(task, found)
   for i = 1, #found do
-    local partition = read(task.value[found[i]])
+    local partition = read(get(task, found[i]))
     local is_head = partition and tagged(head_of(partition)) and heads[partition].id == found[i]
-    if byte(found[i]) ~= 0 and not is_head and is_doomed(task.value[found[i]]) then
+    if byte(found[i]) ~= 0 and not is_head and is_doomed(get(task, found[i])) then
       remove_queued(found[i])
       purged = purged + 1
     else
@@ -100,7 +100,8 @@ else
   local n = 0
   fetch(held, found, parse_held)
   for i = 1, #found do
-    if held.value[found[i]] and read(held.value[found[i]].payload) == wanted then n = n + 1 end
+    local h = held_of(found[i])
+    if h and read(h.payload) == wanted then n = n + 1 end
   end
   at = string.format('%.0f', from + limit)
   if phase == 'delayed' then delayed_count = n else dead_count = n end

@@ -6,7 +6,7 @@ local flags = {}
 fetch(held, ARGV, parse_held)
 for i = 1, #ARGV do
   local id = ARGV[i]
-  local h = held.value[id]
+  local h = held_of(id)
   flags[i] = h and h.place == 'd' and h.payload ~= '' and 1 or 0
   if flags[i] == 1 then
     local payload = h.payload
@@ -29,10 +29,7 @@ for i = 1, #ARGV do
           put_tag(id, charge(head, weight), payload)
         else
           local list = list_of(head, false)
-          if not list.read then
-            call('LLEN', list.key)
-            list.read = true
-          end
+          check_list(list)
           list.back = list.back or {}
           list.back[#list.back + 1] = number .. ' ' .. id
           put(waiting, id, payload)

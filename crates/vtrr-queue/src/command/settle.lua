@@ -7,12 +7,11 @@ local codes = {}
 if ARGV[1] == '' then
   codes = settle(3, tonumber(ARGV[2]))
 else
-  local holding = holding_of(ARGV[1])
-  local ids, given_back = {}, {}
-  for i, kept in ipairs(holding and holding.ids or {}) do ids[i] = kept.id end
-  for from = 1, #ids, 1000 do fetch(held, {unpack(ids, from, math.min(from + 999, #ids))}, parse_held) end
+  local ids, given_back = held_by(holding_of(ARGV[1])), {}
+  fetch_all(held, ids, parse_held)
   for i = 1, #ids do
-    if held.value[ids[i]] then settle_one(ids[i], held.value[ids[i]], ARGV[3], tonumber(ARGV[4]), ARGV[5], given_back) end
+    local h = held_of(ids[i])
+    if h then settle_one(ids[i], h, ARGV[3], tonumber(ARGV[4]), ARGV[5], given_back) end
     codes[i] = 0
   end
   place_all(given_back)

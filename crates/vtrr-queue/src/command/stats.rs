@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::keys::QueueName;
 use crate::state::State;
 
-pub(crate) const SCRIPT: Script = script!("stats");
+pub(crate) const SCRIPT: Script = script!("stats", "order", "lease");
 
 /// Exact counts at one moment. Changes nothing. O(1) at any backlog.
 #[derive(Debug, Clone)]

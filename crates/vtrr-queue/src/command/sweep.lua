@@ -14,7 +14,7 @@ local next_head, ids = found[1], {}
 local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
 queue.read = true
 for i = 1, #found[2], 2 do
-  local _, _, old, _, kind, id = parse_head(found[2][i + 1])
+  local kind, _, _, old, _, id = parse_head(found[2][i + 1])
   local partition = found[2][i]
   local suspect = kind ~= '-' and not score(queue, kind == 'g' and '\0' .. partition or id)
   if old > 0 then
@@ -39,7 +39,7 @@ held.read = true
 local next_held = found[1]
 for i = 1, #found[2], 2 do
   local id, at = found[2][i], byte(found[2][i + 1])
-  if (at == 81 or at == 113) and not held.changed[id] and not score(queue, id) and not get(waiting, id) then
+  if (at == 81 or at == 113) and held.new[id] == nil and not score(queue, id) and not get(waiting, id) then
     put(held, id, nil)
     dropped = dropped + 1
   end
@@ -48,7 +48,7 @@ end
 local old = call('ZRANGEBYSCORE', DEAD, '-inf', now - kept, 'LIMIT', 0, limit)
 dead.read = true
 for i = 1, #old do
-  if not dead.changed[old[i]] then forget_dead(old[i]) end
+  if dead.new[old[i]] == nil then forget_dead(old[i]) end
 end
 
 -- Tasks in flight, counted anew while that is little work.
@@ -57,11 +57,11 @@ lease.read = true
 if #leases <= 2 * limit then
   local running_now, leased = {}, {}
   for i = 1, #leases, 2 do
-    if not lease.changed[leases[i]] then leased[#leased + 1] = leases[i] end
+    if lease.new[leases[i]] == nil then leased[#leased + 1] = leases[i] end
   end
-  fetch(held, leased, parse_held)
+  fetch_all(held, leased, parse_held)
   for i = 1, #leased do
-    local h = held.value[leased[i]]
+    local h = held_of(leased[i])
     local partition = h and read(h.payload)
     if partition then running_now[partition] = (running_now[partition] or 0) + 1 end
   end

@@ -31,7 +31,12 @@ impl State {
                         Kind::Paid => 'p',
                         Kind::Ghost => 'g',
                     };
-                    format!("{} {} {} {} {kind} {}", head.lane, head.paid, head.old, head.old_paid, head.id)
+                    let more = if head.paid == 0 && head.old == 0 {
+                        String::new()
+                    } else {
+                        format!(",{},{},{}", head.paid, head.old, head.old_paid)
+                    };
+                    format!("{kind}{}{more} {}", head.lane, head.id)
                 }),
             ),
             ("idle", scored(&self.idle)),

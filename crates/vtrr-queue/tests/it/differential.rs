@@ -67,13 +67,8 @@ impl Clocked {
                     fields.into_iter().map(|(field, value)| (field, self.normal(&short, value))).collect()
                 }
                 "zset" => {
-                    let members: Vec<(String, f64)> = redis::cmd("ZRANGE")
-                        .arg(&key)
-                        .arg(0)
-                        .arg(-1)
-                        .arg("WITHSCORES")
-                        .query(&mut self.connection)
-                        .unwrap();
+                    let members: Vec<(String, f64)> =
+                        redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").query(&mut self.connection).unwrap();
                     members.into_iter().map(|(member, score)| (member, format!("{score:?}"))).collect()
                 }
                 "list" => {

@@ -4,30 +4,55 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vtrr_queue::{
-    Body, Delivery, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token,
-};
+use vtrr_queue::{Body, Delivery, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token};
 
 /// One operation. Numbers pick among what is there when it runs.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    Enqueue { partition: u8, weights: Vec<u8>, ids: Option<u8>, tagging: u8 },
+    Enqueue {
+        partition: u8,
+        weights: Vec<u8>,
+        ids: Option<u8>,
+        tagging: u8,
+    },
     /// The last enqueue once more, as after a lost reply.
     EnqueueAgain,
-    Dequeue { n: u8, lease_s: u8, max_deliveries: u8, owner: Option<u8>, keep: u8, settle: Vec<(u8, Ending)> },
+    Dequeue {
+        n: u8,
+        lease_s: u8,
+        max_deliveries: u8,
+        owner: Option<u8>,
+        keep: u8,
+        settle: Vec<(u8, Ending)>,
+    },
     /// The last dequeue once more.
     DequeueAgain,
     Settle(Vec<(u8, Ending)>),
-    SettleOwner { owner: u8, ending: Ending },
-    Extend { picks: Vec<u8>, lease_s: u8 },
-    ExtendOwner { owner: u8, lease_s: u8 },
+    SettleOwner {
+        owner: u8,
+        ending: Ending,
+    },
+    Extend {
+        picks: Vec<u8>,
+        lease_s: u8,
+    },
+    ExtendOwner {
+        owner: u8,
+        lease_s: u8,
+    },
     Sweep,
     Cancel(Vec<u8>),
     Purge(Option<u8>),
-    Share { partition: u8, share: u8 },
+    Share {
+        partition: u8,
+        share: u8,
+    },
     Flatten,
     Unflatten,
-    DeadLetters { offset: u8, limit: u8 },
+    DeadLetters {
+        offset: u8,
+        limit: u8,
+    },
     Redrive(Vec<u8>),
     Discard(Vec<u8>),
     Stats,
@@ -42,8 +67,14 @@ pub(crate) enum Op {
 #[derive(Debug, Clone)]
 pub(crate) enum Ending {
     Ack,
-    Release { delay_s: u8, blame: bool },
-    Retry { delay_s: u8, body: bool },
+    Release {
+        delay_s: u8,
+        blame: bool,
+    },
+    Retry {
+        delay_s: u8,
+        body: bool,
+    },
     Fail,
     /// With a token that never was.
     Stale,

@@ -58,6 +58,8 @@ mod round;
 mod signal;
 mod stop;
 mod stored;
+#[cfg(test)]
+mod tests;
 mod unsettled;
 
 use std::future::Future;

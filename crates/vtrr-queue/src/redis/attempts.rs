@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, Result};
+
 /// How long a call may take, unless the caller says otherwise.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -10,12 +12,16 @@ pub(super) struct Attempts {
     deadline: Instant,
     most: Duration,
     pauses: Pauses,
+    /// How the last attempt failed.
+    earlier: Option<Error>,
 }
 
 impl Attempts {
     pub(super) fn within(limit: Duration) -> Self {
-        let deadline = Instant::now() + limit;
-        Self { deadline, most: limit / 2, pauses: Pauses::new(Duration::from_millis(10), Duration::from_millis(500)) }
+        // Far away, and yet a time that exists.
+        let limit = limit.min(Duration::from_secs(365 * 86_400));
+        let pauses = Pauses::new(Duration::from_millis(10), Duration::from_millis(500));
+        Self { deadline: Instant::now() + limit, most: limit / 2, pauses, earlier: None }
     }
 
     /// How long the attempt that starts now may take: a connection that died in silence must leave time for a new one.
@@ -23,10 +29,19 @@ impl Attempts {
         self.deadline.saturating_duration_since(Instant::now()).min(self.most)
     }
 
-    /// How long to wait before the next attempt; none if that would have less than a tenth of the limit.
-    pub(super) fn pause(&mut self) -> Option<Duration> {
+    /// How long to wait before the next attempt after this error; or what to report if that would have less than a tenth
+    /// of the limit. An attempt that the deadline cut off says less than the one before.
+    pub(super) fn again(&mut self, error: Error) -> Result<Duration> {
+        let error = match self.earlier.take() {
+            Some(earlier) if self.time().is_zero() => earlier,
+            _ => error,
+        };
         let pause = self.pauses.next();
-        (Instant::now() + pause + self.most / 5 < self.deadline).then_some(pause)
+        if Instant::now() + pause + self.most / 5 >= self.deadline {
+            return Err(error);
+        }
+        self.earlier = Some(error);
+        Ok(pause)
     }
 }
 
@@ -65,12 +80,27 @@ mod tests {
     #[test]
     fn an_attempt_gets_half_of_the_limit_and_never_more_than_is_left() {
         let limit = Duration::from_secs(10);
+        assert!(Attempts::within(Duration::MAX).time() > limit);
         let mut attempts = Attempts::within(limit);
         assert_eq!(attempts.time(), limit / 2);
         attempts.deadline = Instant::now() + Duration::from_secs(1);
         assert!(attempts.time() <= Duration::from_secs(1));
-        assert_eq!(attempts.pause(), None);
         attempts.deadline = Instant::now();
         assert_eq!(attempts.time(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_last_error_is_reported_unless_the_deadline_cut_its_attempt_off() {
+        let error = Error::protocol;
+        let mut attempts = Attempts::within(Duration::from_secs(10));
+        assert!(attempts.again(error("first")).is_ok());
+        assert!(attempts.again(error("second")).is_ok());
+        attempts.deadline = Instant::now() + Duration::from_millis(900);
+        assert_eq!(attempts.again(error("third")).unwrap_err().to_string(), "third");
+        let mut attempts = Attempts::within(Duration::from_secs(10));
+        assert!(attempts.again(error("first")).is_ok());
+        attempts.deadline = Instant::now();
+        assert_eq!(attempts.again(error("cut off")).unwrap_err().to_string(), "first");
+        assert_eq!(attempts.again(error("alone")).unwrap_err().to_string(), "alone");
     }
 }

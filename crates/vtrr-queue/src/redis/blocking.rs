@@ -94,10 +94,7 @@ impl<C: ConnectionLike> Blocking<C> {
                 Origin::Client { connection, .. } if error.kind() == ErrorKind::Unavailable => *connection = None,
                 _ => return Err(error),
             }
-            match attempts.pause() {
-                Some(pause) => std::thread::sleep(pause),
-                None => return Err(error),
-            }
+            std::thread::sleep(attempts.again(error)?);
         }
     }
 

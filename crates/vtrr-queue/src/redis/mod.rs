@@ -119,10 +119,7 @@ impl Redis {
                 return Err(error);
             }
             self.link.forget(used.as_ref());
-            match attempts.pause() {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(error),
-            }
+            tokio::time::sleep(attempts.again(error)?).await;
         }
     }
 }

@@ -81,8 +81,11 @@ pub(super) fn failure(error: RedisError) -> Error {
         },
         _ => ErrorKind::Unavailable,
     };
-    let text =
-        error.code().map_or_else(|| error.to_string(), |code| format!("{code} {}", error.detail().unwrap_or_default()));
+    let text = match error.code() {
+        Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+        None if error.is_timeout() => "no answer in time".to_owned(),
+        None => error.to_string(),
+    };
     let message = match (kind, error.kind()) {
         (_, Theirs::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
             format!("the server is a node of a Redis Cluster, connect to it as such: {text}")

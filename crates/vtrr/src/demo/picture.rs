@@ -1,0 +1,209 @@
+//! The picture: for each queue a lane per user, in which time goes from left to right. What waits stands to the left of the
+//! lane, what a worker does or did is a block in it.
+
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::widgets::Widget;
+
+use super::scene::{Scene, Service, Side, USERS, WORKERS};
+use super::summary;
+
+/// How much room there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// A lane is one row: its upper half is the first worker, its lower half the second.
+    Small,
+    /// A lane has a row for each worker, and blocks have numbers.
+    Large,
+}
+
+/// The picture of a scene.
+pub(super) struct Picture<'a> {
+    pub(super) scene: &'a Scene,
+    pub(super) size: Size,
+    pub(super) colour: bool,
+}
+
+/// One colour for each user.
+const COLOURS: [Color; USERS.len()] = [Color::Cyan, Color::Yellow, Color::Magenta];
+
+/// Columns left of a lane: name, waiting tasks, their number.
+const LEFT: u16 = 18;
+
+/// Columns at the end of a lane in which it says when its user was done.
+const RIGHT: u16 = 10;
+
+impl Size {
+    /// The largest that fits; none if not even the small one does.
+    pub(super) fn fitting(width: u16, height: u16) -> Option<Self> {
+        // What follows the picture should fit, too.
+        match (width, height) {
+            (100.., 36..) => Some(Self::Large),
+            (64.., 16..) => Some(Self::Small),
+            _ => None,
+        }
+    }
+
+    /// Rows of the picture.
+    pub(super) fn height(self) -> u16 {
+        4 + 2 * (1 + self.panel())
+    }
+
+    /// Rows of all lanes of one queue.
+    fn panel(self) -> u16 {
+        self.lane() * u16::try_from(USERS.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Rows of a lane.
+    fn lane(self) -> u16 {
+        match self {
+            Self::Small => 1,
+            Self::Large => 2,
+        }
+    }
+}
+
+impl Widget for Picture<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        let mut canvas = Canvas { area, buffer };
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        canvas.text(1, 0, &summary::headline(self.scene), dim);
+        let titles = ["fair: a partition for each user", "first come, first served: all in one partition"];
+        let mut row = 2;
+        for (side, title) in Side::BOTH.into_iter().zip(titles) {
+            canvas.text(1, row, title, bold);
+            self.workers(&mut canvas, row, side);
+            row += 1;
+            for user in 0..USERS.len() {
+                self.lane(&mut canvas, row, side, user);
+                row += self.size.lane();
+            }
+            row += 1;
+        }
+        self.axis(&mut canvas, row - 1);
+    }
+}
+
+impl Picture<'_> {
+    /// The column of a moment.
+    fn column(&self, area: Rect, at: Duration) -> u16 {
+        let columns = f64::from(area.width.saturating_sub(LEFT + RIGHT));
+        let span = self.scene.expected().mul_f64(1.02).max(self.scene.elapsed()).as_secs_f64();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to the width")]
+        let column = (at.as_secs_f64() / span * columns).round().min(columns) as u16;
+        LEFT + column
+    }
+
+    fn user(&self, user: usize) -> Style {
+        if self.colour { Style::new().fg(COLOURS[user]) } else { Style::new() }
+    }
+
+    fn block(&self, user: usize) -> Style {
+        if self.colour {
+            Style::new().fg(Color::Black).bg(COLOURS[user])
+        } else {
+            Style::new().add_modifier(Modifier::REVERSED)
+        }
+    }
+
+    /// What the workers do now, at the right edge.
+    fn workers(&self, canvas: &mut Canvas<'_>, row: u16, side: Side) {
+        let course = self.scene.course(side);
+        let mut right = canvas.area.width.saturating_sub(1);
+        for worker in (0..WORKERS).rev() {
+            let task = course.current(worker);
+            let name = task.map_or_else(|| " idle ".into(), |task| format!(" {} {:<2} ", USERS[task.user].name, task.number));
+            let style = task.map_or(Style::new().add_modifier(Modifier::DIM), |task| self.block(task.user));
+            right = right.saturating_sub(width(&name));
+            canvas.text(right, row, &name, style);
+            let label = format!("  {} ", worker + 1);
+            right = right.saturating_sub(width(&label));
+            canvas.text(right, row, &label, Style::new());
+        }
+        canvas.text(right.saturating_sub(7), row, "workers", Style::new());
+    }
+
+    fn lane(&self, canvas: &mut Canvas<'_>, row: u16, side: Side, user: usize) {
+        let course = self.scene.course(side);
+        let style = self.user(user);
+        canvas.text(1, row, USERS[user].name, style.add_modifier(Modifier::BOLD));
+        let waiting = course.waiting(user);
+        canvas.text(3, row, &format!("{waiting:>2}"), Style::new());
+        canvas.text(LEFT - 2 - width(&"■".repeat(waiting)), row, &"■".repeat(waiting), style);
+        for line in 0..self.size.lane() {
+            canvas.text(LEFT - 1, row + line, "│", Style::new().add_modifier(Modifier::DIM));
+        }
+        for service in course.services_of(user) {
+            self.service(canvas, row, service);
+        }
+        if let Some(done) = course.done(user) {
+            let column = self.column(canvas.area, done) + 1;
+            canvas.text(column, row, &format!("✓ {}", summary::seconds(done)), style);
+        }
+    }
+
+    fn service(&self, canvas: &mut Canvas<'_>, row: u16, service: &Service) {
+        let start = self.column(canvas.area, service.start);
+        let end = self.column(canvas.area, service.end.unwrap_or_else(|| self.scene.elapsed())).max(start + 1);
+        // A gap between this block and the next, if there is room for one.
+        let end = if service.end.is_some() && end > start + 2 { end - 1 } else { end };
+        let line = u16::try_from(service.worker).unwrap_or_default();
+        match self.size {
+            Size::Small => (start..end).for_each(|column| canvas.half(column, row, line, self.user(service.user))),
+            Size::Large => {
+                let number = service.number.to_string();
+                let text = format!("{number:<width$.width$}", width = usize::from(end - start));
+                canvas.text(start, row + line, &text, self.block(service.user));
+            }
+        }
+    }
+
+    /// The time below the lanes.
+    fn axis(&self, canvas: &mut Canvas<'_>, row: u16) {
+        let span = self.scene.expected().max(self.scene.elapsed()).as_secs_f64();
+        // At most five marks, at round times.
+        let step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0].into_iter();
+        let step = step.clone().find(|step| span / step <= 6.0).unwrap_or(600.0);
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        let mut at = 0.0;
+        while at <= span {
+            let mark = if step < 0.1 { format!("╵{at:.2} s") } else { format!("╵{at:.1} s") };
+            canvas.text(self.column(canvas.area, Duration::from_secs_f64(at)), row, &mark, dim);
+            at += step;
+        }
+    }
+}
+
+/// Columns of a text whose characters take one each.
+fn width(text: &str) -> u16 {
+    u16::try_from(text.chars().count()).unwrap_or(u16::MAX)
+}
+
+/// Where the picture is drawn; what does not fit is left out.
+struct Canvas<'a> {
+    area: Rect,
+    buffer: &'a mut Buffer,
+}
+
+impl Canvas<'_> {
+    fn text(&mut self, column: u16, row: u16, text: &str, style: Style) {
+        for (x, symbol) in (self.area.x.saturating_add(column)..self.area.right()).zip(text.chars()) {
+            if let Some(cell) = self.buffer.cell_mut((x, self.area.y + row)) {
+                cell.set_char(symbol).set_style(style);
+            }
+        }
+    }
+
+    /// Fills the upper (0) or lower (1) half of a cell; what is in the other half stays.
+    fn half(&mut self, column: u16, row: u16, half: u16, style: Style) {
+        if let Some(cell) = self.buffer.cell_mut((self.area.x + column, self.area.y + row)) {
+            let (own, other) = if half == 0 { ('▀', "▄") } else { ('▄', "▀") };
+            let symbol = if matches!(cell.symbol(), "█") || cell.symbol() == other { '█' } else { own };
+            cell.set_char(symbol).set_style(style);
+        }
+    }
+}

@@ -40,3 +40,8 @@ pub use task::{
 };
 #[cfg(feature = "worker")]
 pub use worker::{Context, Retry, Worker};
+
+/// The README's Rust is run as a test.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

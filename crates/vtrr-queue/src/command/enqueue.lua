@@ -91,7 +91,7 @@ if fresh > 0 then
 end
 
 commit(true, function()
-  call('HSET', META, 'mode', mode, 'serial', string.format('%.0f', serial))
+  call('HSET', META, 'version', 1, 'mode', mode, 'serial', string.format('%.0f', serial))
   if fresh == 0 then return end
   if mode == 'all' then
     write('ZADD', QUEUE, tags)

@@ -85,7 +85,7 @@ impl Clocked {
         }
         dump.entry("current_virtual_time".into()).or_insert_with(|| BTreeMap::from([(String::new(), "0.0".into())]));
         let meta = dump.entry("meta".into()).or_default();
-        meta.retain(|field, _| !field.starts_with("sweep_"));
+        meta.retain(|field, _| field != "version" && !field.starts_with("sweep_"));
         for counter in ["serial", "token"] {
             meta.entry(counter.into()).or_insert_with(|| "0".into());
         }

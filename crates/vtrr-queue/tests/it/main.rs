@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod differential;
+mod fairness;
 mod proxy;
 mod resp;
 mod runners;

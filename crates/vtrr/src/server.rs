@@ -1,8 +1,13 @@
 //! The server that a verb works on.
 
+use std::time::Duration;
+
 use vtrr_queue::Redis;
 
 use crate::Failure;
+
+/// How long a call may take. Shorter than the library's own: somebody sits and waits.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Which server.
 #[derive(Debug, clap::Args)]
@@ -18,7 +23,7 @@ impl Server {
     pub(crate) fn connect(&self) -> Result<Option<(Redis, String)>, Failure> {
         match self.url.as_deref() {
             None | Some("") => Ok(None),
-            Some(url) => Ok(Some((Redis::connect(url)?, address(url)))),
+            Some(url) => Ok(Some((Redis::connect(url)?.time_limit(TIME_LIMIT), address(url)))),
         }
     }
 }

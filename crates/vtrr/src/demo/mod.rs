@@ -44,7 +44,7 @@ pub(crate) struct Args {
 const FRAME: Duration = Duration::from_millis(33);
 
 /// How long nothing may happen, beside the time of a task, before the demo gives up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Exit code of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -91,11 +91,7 @@ where
 }
 
 /// Shows what happens until all is done (true), or until somebody has seen enough (false).
-async fn attend(
-    view: &mut View,
-    scene: &mut Scene,
-    hear: &mut mpsc::UnboundedReceiver<Event>,
-) -> Result<bool, Failure> {
+async fn attend(view: &mut View, scene: &mut Scene, hear: &mut mpsc::UnboundedReceiver<Event>) -> Result<bool, Failure> {
     let (mut interrupted, mut last) = (std::pin::pin!(interrupted()), Instant::now());
     let mut frames = tokio::time::interval(FRAME);
     frames.set_missed_tick_behavior(MissedTickBehavior::Skip);

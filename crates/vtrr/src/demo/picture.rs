@@ -30,11 +30,14 @@ pub(super) struct Picture<'a> {
 /// One colour for each user.
 const COLOURS: [Color; USERS.len()] = [Color::Cyan, Color::Yellow, Color::Magenta];
 
-/// Columns left of a lane: name, waiting tasks, their number.
+/// Columns left of a lane: name, number of waiting tasks, waiting tasks.
 const LEFT: u16 = 18;
 
 /// Columns at the end of a lane in which it says when its user was done.
 const RIGHT: u16 = 10;
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 
 impl Size {
     /// The largest that fits; none if not even the small one does.
@@ -42,19 +45,15 @@ impl Size {
         // What follows the picture should fit, too.
         match (width, height) {
             (100.., 36..) => Some(Self::Large),
-            (64.., 16..) => Some(Self::Small),
+            (72.., 16..) => Some(Self::Small),
             _ => None,
         }
     }
 
     /// Rows of the picture.
     pub(super) fn height(self) -> u16 {
-        4 + 2 * (1 + self.panel())
-    }
-
-    /// Rows of all lanes of one queue.
-    fn panel(self) -> u16 {
-        self.lane() * u16::try_from(USERS.len()).unwrap_or(u16::MAX)
+        let lanes = (self.lane() + self.gap()) * u16::try_from(USERS.len()).unwrap_or(u16::MAX) - self.gap();
+        1 + self.gap() + (1 + lanes) + 1 + (1 + lanes) + 1 + self.gap()
     }
 
     /// Rows of a lane.
@@ -64,25 +63,28 @@ impl Size {
             Self::Large => 2,
         }
     }
+
+    /// Empty rows between lanes, below the headline, and at the end.
+    fn gap(self) -> u16 {
+        self.lane() - 1
+    }
 }
 
 impl Widget for Picture<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
         let mut canvas = Canvas { area, buffer };
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        let dim = Style::new().add_modifier(Modifier::DIM);
-        canvas.text(1, 0, &summary::headline(self.scene), dim);
+        canvas.text(1, 0, &summary::headline(self.scene), DIM);
         let titles = ["fair: a partition for each user", "first come, first served: all in one partition"];
-        let mut row = 2;
+        let mut row = 1 + self.size.gap();
         for (side, title) in Side::BOTH.into_iter().zip(titles) {
-            canvas.text(1, row, title, bold);
+            canvas.text(1, row, title, BOLD);
             self.workers(&mut canvas, row, side);
             row += 1;
             for user in 0..USERS.len() {
                 self.lane(&mut canvas, row, side, user);
-                row += self.size.lane();
+                row += self.size.lane() + self.size.gap();
             }
-            row += 1;
+            row += 1 - self.size.gap();
         }
         self.axis(&mut canvas, row - 1);
     }
@@ -92,14 +94,22 @@ impl Picture<'_> {
     /// The column of a moment.
     fn column(&self, area: Rect, at: Duration) -> u16 {
         let columns = f64::from(area.width.saturating_sub(LEFT + RIGHT));
-        let span = self.scene.expected().mul_f64(1.02).max(self.scene.elapsed()).as_secs_f64();
+        // Whole columns for each task, so that all look the same.
+        let tasks = self.scene.expected().div_duration_f64(self.scene.task_time);
+        let per_second = (columns / (tasks + 0.2)).floor().max(1.0) / self.scene.task_time.as_secs_f64();
+        let per_second = per_second.min(columns / self.scene.elapsed().max(Duration::from_millis(1)).as_secs_f64());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to the width")]
-        let column = (at.as_secs_f64() / span * columns).round().min(columns) as u16;
+        let column = (at.as_secs_f64() * per_second).round().min(columns) as u16;
         LEFT + column
     }
 
     fn user(&self, user: usize) -> Style {
-        if self.colour { Style::new().fg(COLOURS[user]) } else { Style::new() }
+        match self.colour {
+            true => Style::new().fg(COLOURS[user]),
+            // Tells it from the lanes above and below.
+            false if user % 2 == 1 => DIM,
+            false => Style::new(),
+        }
     }
 
     fn block(&self, user: usize) -> Style {
@@ -116,8 +126,9 @@ impl Picture<'_> {
         let mut right = canvas.area.width.saturating_sub(1);
         for worker in (0..WORKERS).rev() {
             let task = course.current(worker);
-            let name = task.map_or_else(|| " idle ".into(), |task| format!(" {} {:<2} ", USERS[task.user].name, task.number));
-            let style = task.map_or(Style::new().add_modifier(Modifier::DIM), |task| self.block(task.user));
+            let name =
+                task.map_or_else(|| " idle ".into(), |task| format!(" {} {:<2} ", USERS[task.user].name, task.number));
+            let style = task.map_or(DIM, |task| self.block(task.user));
             right = right.saturating_sub(width(&name));
             canvas.text(right, row, &name, style);
             let label = format!("  {} ", worker + 1);
@@ -130,17 +141,25 @@ impl Picture<'_> {
     fn lane(&self, canvas: &mut Canvas<'_>, row: u16, side: Side, user: usize) {
         let course = self.scene.course(side);
         let style = self.user(user);
-        canvas.text(1, row, USERS[user].name, style.add_modifier(Modifier::BOLD));
+        canvas.text(1, row, USERS[user].name, style.patch(BOLD));
         let waiting = course.waiting(user);
-        canvas.text(3, row, &format!("{waiting:>2}"), Style::new());
-        canvas.text(LEFT - 2 - width(&"■".repeat(waiting)), row, &"■".repeat(waiting), style);
-        for line in 0..self.size.lane() {
-            canvas.text(LEFT - 1, row + line, "│", Style::new().add_modifier(Modifier::DIM));
+        if waiting > 0 {
+            let squares = "■".repeat(waiting);
+            let left = LEFT - 2 - width(&squares);
+            canvas.text(left, row, &squares, style);
+            canvas.text(left - 3, row, &format!("{waiting:>2}"), Style::new());
+        }
+        let gap = if user + 1 < USERS.len() { self.size.gap() } else { 0 };
+        for row in row..row + self.size.lane() + gap {
+            canvas.text(LEFT - 1, row, "│", DIM);
         }
         for service in course.services_of(user) {
             self.service(canvas, row, service);
         }
-        if let Some(done) = course.done(user) {
+        if let Some(last) = course.last(user)
+            && let Some(done) = last.end
+        {
+            let row = row + if self.size == Size::Large { line(last) } else { 0 };
             let column = self.column(canvas.area, done) + 1;
             canvas.text(column, row, &format!("✓ {}", summary::seconds(done)), style);
         }
@@ -151,13 +170,12 @@ impl Picture<'_> {
         let end = self.column(canvas.area, service.end.unwrap_or_else(|| self.scene.elapsed())).max(start + 1);
         // A gap between this block and the next, if there is room for one.
         let end = if service.end.is_some() && end > start + 2 { end - 1 } else { end };
-        let line = u16::try_from(service.worker).unwrap_or_default();
         match self.size {
-            Size::Small => (start..end).for_each(|column| canvas.half(column, row, line, self.user(service.user))),
+            Size::Small => (start..end).for_each(|column| canvas.half(column, row, line(service), self.user(service.user))),
             Size::Large => {
-                let number = service.number.to_string();
-                let text = format!("{number:<width$.width$}", width = usize::from(end - start));
-                canvas.text(start, row + line, &text, self.block(service.user));
+                let name = format!(" {}{}", USERS[service.user].name, service.number);
+                let text = format!("{name:<width$.width$}", width = usize::from(end - start));
+                canvas.text(start, row + line(service), &text, self.block(service.user));
             }
         }
     }
@@ -168,14 +186,21 @@ impl Picture<'_> {
         // At most five marks, at round times.
         let step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0].into_iter();
         let step = step.clone().find(|step| span / step <= 6.0).unwrap_or(600.0);
-        let dim = Style::new().add_modifier(Modifier::DIM);
+        canvas.text(LEFT - 2 - width("waiting"), row, "waiting", DIM);
         let mut at = 0.0;
         while at <= span {
             let mark = if step < 0.1 { format!("╵{at:.2} s") } else { format!("╵{at:.1} s") };
-            canvas.text(self.column(canvas.area, Duration::from_secs_f64(at)), row, &mark, dim);
+            canvas.text(self.column(canvas.area, Duration::from_secs_f64(at)), row, &mark, DIM);
             at += step;
         }
+        let elapsed = summary::seconds(self.scene.elapsed());
+        canvas.text(canvas.area.width.saturating_sub(width(&elapsed) + 1), row, &elapsed, BOLD);
     }
+}
+
+/// The row of a service in its lane, or the half of it.
+fn line(service: &Service) -> u16 {
+    u16::try_from(service.worker).unwrap_or_default()
 }
 
 /// Columns of a text whose characters take one each.

@@ -45,6 +45,6 @@ impl Lines {
             let order: Vec<_> = scene.course(side).services.iter().map(|service| USERS[service.user].name).collect();
             writeln!(out, "{name:<24}  {}", order.join(" "))?;
         }
-        out.flush()
+        writeln!(out)
     }
 }

@@ -36,11 +36,7 @@ impl<R: Runner + Clone + 'static> Play<R> {
     }
 
     /// Submits all tasks and works until `stopped`, telling what happens; at the end nothing is left of the queues.
-    pub(super) async fn perform(
-        self,
-        tell: mpsc::UnboundedSender<Event>,
-        stopped: watch::Receiver<bool>,
-    ) -> Result<()> {
+    pub(super) async fn perform(self, tell: mpsc::UnboundedSender<Event>, stopped: watch::Receiver<bool>) -> Result<()> {
         let performed = match self.submit(&tell).await {
             Ok(()) => self.work(&tell, &stopped).await,
             Err(error) => Err(error),

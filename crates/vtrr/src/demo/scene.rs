@@ -70,7 +70,7 @@ pub(super) struct Scene {
 }
 
 impl Course {
-    pub(super) fn services_of(&self, user: usize) -> impl Iterator<Item = &Service> {
+    pub(super) fn services_of(&self, user: usize) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(move |service| service.user == user)
     }
 
@@ -80,10 +80,10 @@ impl Course {
         submitted.saturating_sub(self.services_of(user).count())
     }
 
-    /// When the last task of a user ended, once all have.
-    pub(super) fn done(&self, user: usize) -> Option<Duration> {
-        let ends: Option<Vec<_>> = self.services_of(user).map(|service| service.end).collect();
-        ends.filter(|ends| ends.len() == USERS[user].tasks)?.into_iter().max()
+    /// The task of a user that ended last, once all have.
+    pub(super) fn last(&self, user: usize) -> Option<&Service> {
+        let ended = self.services_of(user).filter(|service| service.end.is_some());
+        if ended.clone().count() < USERS[user].tasks { None } else { ended.max_by_key(|service| service.end) }
     }
 
     /// What a worker does now.
@@ -140,7 +140,7 @@ impl Scene {
 
     /// Whether all tasks of both queues are done.
     pub(super) fn is_over(&self) -> bool {
-        self.courses.iter().all(|course| (0..USERS.len()).all(|user| course.done(user).is_some()))
+        self.courses.iter().all(|course| (0..USERS.len()).all(|user| course.last(user).is_some()))
     }
 
     /// How long it has lasted, or did last.

@@ -9,10 +9,9 @@ use super::scene::{Scene, Side, USERS, WORKERS};
 
 /// What is shown, in one line.
 pub(super) fn headline(scene: &Scene) -> String {
-    let [first, others @ ..] = &USERS;
-    let others: Vec<_> = others.iter().map(|user| format!("{} {}", user.name, user.tasks)).collect();
-    let (first, others, place) = (format!("{} submits {}", first.name, first.tasks), others.join(", then "), &scene.place);
-    format!("{first} tasks, then {others}; {WORKERS} workers, {} per task, {place}", seconds(scene.task_time))
+    let [a, b, c] = &USERS;
+    let order = format!("{} submits {} tasks, then {} {}, then {} {}", a.name, a.tasks, b.name, b.tasks, c.name, c.tasks);
+    format!("{order} ({} each, {WORKERS} workers, {})", seconds(scene.task_time), scene.place)
 }
 
 /// A time as everything here shows it.
@@ -43,16 +42,13 @@ fn compare(scene: &Scene, users: &[usize]) -> [Waits; 2] {
 
 /// The table and what it means.
 pub(super) fn write(scene: &Scene, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "\n{}\n", table(scene))?;
-    let means = |user: usize| {
-        let [fair, unfair] = compare(scene, &[user]);
-        format!("{} on average instead of {}", seconds(fair.mean), seconds(unfair.mean))
-    };
     let [a, b, c] = &USERS;
-    writeln!(out, "{}'s {} tasks waited {}: no longer behind all of {}'s {}.", b.name, b.tasks, means(1), a.name, a.tasks)?;
-    writeln!(out, "{}'s {} tasks waited {}; {}, who brought the most, {}.", c.name, c.tasks, means(2), a.name, means(0))?;
-    writeln!(out, "Both columns are measured: the same tasks also ran in a second queue, all in one partition.")?;
-    writeln!(out, "\nNext: with --task-ms 1000, slower; with REDIS_URL=redis://127.0.0.1/ in the environment, on your server.")
+    writeln!(out, "Time from submission to start, measured on both queues:")?;
+    writeln!(out, "{}\n", table(scene).trim_fmt())?;
+    let means = |user| compare(scene, &[user]).map(|waits| seconds(waits.mean)).join(" instead of ");
+    writeln!(out, "On average, {}'s {} tasks waited {} behind all of {}'s.", b.name, b.tasks, means(1), a.name)?;
+    writeln!(out, "{}'s {} waited {}; {}'s {} pay: {}.", c.name, c.tasks, means(2), a.name, a.tasks, means(0))?;
+    writeln!(out, "Next: try --task-ms 1000, or your own server: REDIS_URL=redis://127.0.0.1/")
 }
 
 fn table(scene: &Scene) -> Table {

@@ -8,8 +8,10 @@ local named, settlements = tonumber(ARGV[6]), tonumber(ARGV[7])
 local deliveries = {}
 local codes = settle(8 + named, settlements)
 local holding = name ~= '' and holding_of(name)
+local repeated = holding and holding.request == request
+if repeated or n == 0 then next_due() end -- see commit
 
-if holding and holding.request == request then
+if repeated then
   for _, id in ipairs(held_by(holding)) do
     local h = holding.last[id] and held_of(id)
     if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.payload} end

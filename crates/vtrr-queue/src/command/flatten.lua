@@ -58,6 +58,8 @@ if not done and budget > 0 then
   for _, head in ipairs(head_list) do finished = flatten_head(head) and finished end
   if finished then cursor = found[1] end
 end
+call('HLEN', WAITING)
+call('ZCARD', LEASE)
 commit(false)
 local in_lanes = call('HLEN', WAITING)
 if in_lanes == 0 and not done then

@@ -340,7 +340,7 @@ end
 
 local function write_lane(list, live_ones)
   if live_ones == 0 then
-    call('UNLINK', list.key)
+    if list.read then call('UNLINK', list.key) end
   else
     if list.taken == 1 then
       call('LPOP', list.key)
@@ -361,8 +361,14 @@ local function commit(grows, first)
     local o = overlays[i]
     if not o.read and next(o.new) ~= nil then call(o.length, o.key) end
   end
+  -- What is read after the first write is read before it too, in case that is not allowed.
+  call('EXISTS', QUEUE)
   local buried = next(dead.new) ~= nil
-  if buried then call('HLEN', ERROR) end
+  if buried then
+    call('HLEN', ERROR)
+    call('ZCARD', DEAD)
+    call('ZRANGE', DEAD, 0, 0)
+  end
 
   if not grows then call('HDEL', META, '') end
   if first then first() end

@@ -1,121 +1,17 @@
 //! The memory runner against a real server: random lists of operations, time as an input; every answer equal, and the
 //! whole state equal at the end. The clock of the scripts is replaced in their text, nothing else.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use vtrr_queue::{Command, Dequeue, Enqueue, Result, State, Step, Value};
+use vtrr_queue::{Command, Dequeue, Enqueue, Result, State, Step};
 
-use crate::server::{Kind, Server};
+use crate::clocked::Clocked;
+use crate::server::Kind;
 use crate::world::{self, Op, Seen};
-
-type Dump = BTreeMap<String, BTreeMap<String, String>>;
-
-/// A server whose scripts take their time from the key `clock`.
-pub(crate) struct Clocked {
-    connection: redis::Connection,
-    hashes: BTreeMap<&'static str, String>,
-}
-
-impl Clocked {
-    pub(crate) fn new(kind: Kind) -> Self {
-        let connection = redis::Client::open(Server::shared(kind).url()).unwrap().get_connection().unwrap();
-        Self { connection, hashes: BTreeMap::new() }
-    }
-
-    fn set_clock(&mut self, now_us: u64) {
-        let (seconds, rest) = (now_us / 1_000_000, now_us % 1_000_000);
-        redis::pipe().del("clock").rpush("clock", &[seconds, rest]).exec(&mut self.connection).unwrap();
-    }
-
-    fn run<C: Command>(&mut self, mut command: C) -> Result<C::Reply> {
-        loop {
-            let call = command.call();
-            let hash = self.hashes.entry(call.script.name).or_insert_with(|| {
-                let source = call.script.source.replace("redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)");
-                assert_ne!(source, call.script.source, "the clock of {} was not found", call.script.name);
-                redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut self.connection).unwrap()
-            });
-            let mut cmd = redis::cmd("EVALSHA");
-            cmd.arg(&*hash).arg(call.keys.len()).arg(&*call.keys).arg(&call.args);
-            let answer: redis::Value =
-                cmd.query(&mut self.connection).unwrap_or_else(|error| panic!("{}: {error}", call.script.name));
-            match command.decode(convert(answer)) {
-                Ok(Step::Done(reply)) => return Ok(reply),
-                Ok(Step::Again) => {}
-                Err(error) => return Err(command.interrupted(error)),
-            }
-        }
-    }
-
-    /// Every key of the queue, as `State::dump` tells it.
-    fn dump(&mut self, name: &str) -> Dump {
-        let prefix = format!("vtrr:{name}:");
-        let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{prefix}*")).query(&mut self.connection).unwrap();
-        let mut dump = Dump::new();
-        for key in keys {
-            let kind: String = redis::cmd("TYPE").arg(&key).query(&mut self.connection).unwrap();
-            let short = key[prefix.len()..].to_owned();
-            let fields = match kind.as_str() {
-                "hash" => {
-                    let fields: BTreeMap<String, String> =
-                        redis::cmd("HGETALL").arg(&key).query(&mut self.connection).unwrap();
-                    fields.into_iter().map(|(field, value)| (field, self.normal(&short, value))).collect()
-                }
-                "zset" => {
-                    let members: Vec<(String, f64)> =
-                        redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").query(&mut self.connection).unwrap();
-                    members.into_iter().map(|(member, score)| (member, format!("{score:?}"))).collect()
-                }
-                "list" => {
-                    let list: Vec<String> =
-                        redis::cmd("LRANGE").arg(&key).arg(0).arg(-1).query(&mut self.connection).unwrap();
-                    list.into_iter().enumerate().map(|(i, entry)| (format!("{i:06}"), entry)).collect()
-                }
-                _ => {
-                    let text: String = redis::cmd("GET").arg(&key).query(&mut self.connection).unwrap();
-                    BTreeMap::from([(String::new(), self.normal(&short, text))])
-                }
-            };
-            dump.insert(short, fields);
-        }
-        dump.entry("current_virtual_time".into()).or_insert_with(|| BTreeMap::from([(String::new(), "0.0".into())]));
-        let meta = dump.entry("meta".into()).or_default();
-        meta.retain(|field, _| field != "version" && !field.starts_with("sweep_"));
-        for counter in ["serial", "token"] {
-            meta.entry(counter.into()).or_insert_with(|| "0".into());
-        }
-        dump
-    }
-
-    #[allow(clippy::unused_self)]
-    fn normal(&self, key: &str, value: String) -> String {
-        let double = |text: &str| format!("{:?}", text.parse::<f64>().unwrap());
-        match key {
-            "partition_virtual_time" | "share" | "current_virtual_time" => double(&value),
-            "held" => {
-                let mut parts: Vec<_> = value.splitn(9, ' ').map(ToOwned::to_owned).collect();
-                parts[6] = double(&parts[6]);
-                parts.join(" ")
-            }
-            _ => value,
-        }
-    }
-}
-
-pub(crate) fn convert(value: redis::Value) -> Value {
-    match value {
-        redis::Value::Int(n) => Value::Int(n),
-        redis::Value::BulkString(bytes) => Value::Bytes(bytes),
-        redis::Value::SimpleString(text) => Value::Bytes(text.into_bytes()),
-        redis::Value::Array(list) => Value::List(list.into_iter().map(convert).collect()),
-        _ => Value::Nil,
-    }
-}
 
 /// Both sides of the comparison.
 struct Twins<'a> {

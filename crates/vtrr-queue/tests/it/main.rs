@@ -1,7 +1,11 @@
 //! The integration tests: one binary, on real servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod busy;
+mod clocked;
+mod crash;
 mod differential;
+mod errors;
 mod fairness;
 mod proxy;
 mod resp;

@@ -318,7 +318,7 @@ fn reserve() -> (u16, PathBuf) {
 }
 
 /// Sends a signal, or does nothing if there is no such process.
-fn signal(name: &str, process: &str) {
+pub(crate) fn signal(name: &str, process: &str) {
     // The shell's own `kill`: no unsafe code here, and no package needed there.
     let script = r#"kill -s "$1" -- "$2""#;
     let _ = Command::new("sh").args(["-c", script, "kill", name, process]).stderr(Stdio::null()).status();

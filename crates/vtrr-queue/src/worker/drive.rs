@@ -2,8 +2,10 @@
 //! ends meanwhile goes with the next one. Leases are extended and the queue is swept beside it.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -17,11 +19,11 @@ use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
 use super::unsettled::Unsettled;
 use super::{Panicked, Summary, Worker};
-use crate::command::{Dequeued, Extend, Outcome, Settled, Settlement, Swept};
+use crate::command::{Dequeued, Outcome, Settled, Settlement, Swept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::Queue;
 use crate::runner::{Listener, Runner};
-use crate::task::{Delivery, MAX_TASKS_PER_CALL, Owner, TaskId, Token};
+use crate::task::{Delivery, Owner, TaskId, Token};
 
 /// A worker at work.
 pub(super) struct Drive<'a, R> {
@@ -108,6 +110,10 @@ impl<'a, R: Runner> Drive<'a, R> {
         let mut hurried = false;
         loop {
             self.collect().await;
+            // Before anything is started: nothing that ended after the stop makes room for another task.
+            if self.stopping.is_none() && is_ready(stop.as_mut()).await {
+                self.begin_to_stop();
+            }
             self.tell_to_stop();
             if let Some(ended) = self.ended() {
                 return ended;
@@ -119,11 +125,7 @@ impl<'a, R: Runner> Drive<'a, R> {
                 Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.end(ended),
                 () = hear(&mut self.listening), if hears => self.look = true,
                 () = sleep_until(deadline) => {}
-                () = &mut stop, if self.stopping.is_none() => {
-                    tracing::info!(running = self.held.len(), "the worker stops");
-                    let grace_ends = Instant::now() + self.worker.settings.grace;
-                    self.stopping = Some(Stopping { grace_ends, told: false, ends: None, owes_round: false });
-                }
+                () = &mut stop, if self.stopping.is_none() => self.begin_to_stop(),
                 () = &mut hurry, if self.stopping.is_some() && !hurried => {
                     hurried = true;
                     if let Some(stopping) = &mut self.stopping {
@@ -207,21 +209,6 @@ impl<'a, R: Runner> Drive<'a, R> {
         Ok(())
     }
 
-    fn extend(&mut self, now: Instant) -> Result<()> {
-        let lease = self.worker.settings.lease;
-        self.next_extend = now + lease / 3;
-        let held: Vec<_> = self.held.iter().filter(|(_, held)| !held.lost).collect();
-        for chunk in held.chunks(MAX_TASKS_PER_CALL) {
-            let ids = chunk.iter().map(|(id, _)| **id).collect();
-            let leases = chunk.iter().map(|(_, held)| (held.id.clone(), held.token.clone())).collect();
-            let command = Extend::new(self.worker.queue.target(), leases, lease)?;
-            let runner = &self.worker.runner;
-            self.extending = true;
-            self.calls.push(Box::pin(async move { Answer::Extend(ids, runner.run(command).await) }));
-        }
-        Ok(())
-    }
-
     // ---- answers ----
 
     fn take(&mut self, answer: Answer) -> Result<()> {
@@ -273,17 +260,6 @@ impl<'a, R: Runner> Drive<'a, R> {
         self.held.insert(handler.id(), Held { id, token, handler, cancelled, lost: false });
     }
 
-    fn extended(&mut self, id: Id, answer: Settled) {
-        if let Some(held) = self.held.get_mut(&id)
-            && answer != Settled::Done
-            && !held.lost
-        {
-            tracing::warn!(task = %held.id, ?answer, "the lease was lost: the handler is dropped");
-            held.lost = true;
-            held.stop();
-        }
-    }
-
     /// When there is something to do though nothing happens.
     fn deadline(&self) -> Instant {
         let mut deadline = Instant::now() + self.worker.settings.poll;
@@ -316,6 +292,11 @@ impl<R> Drop for Drive<'_, R> {
     fn drop(&mut self) {
         self.held.values().for_each(Held::stop);
     }
+}
+
+/// Whether a future is ready by now.
+async fn is_ready(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
 }
 
 /// Waits for tasks being placed.

@@ -43,7 +43,8 @@
 //! | the worker stops and the grace period ends | the future is dropped; released without blame |
 //!
 //! Modules: `builder` makes a worker; `drive` is its loop, the only part that talks to the queue, with `round` (settle and
-//! dequeue) and `stop`; `attend` runs one delivery (`stored` reads the body, `arguments` decodes, `options` judges errors); `unsettled` keeps settlements.
+//! dequeue), `extend` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
+//! `arguments` decodes, `options` judges errors).
 
 mod arguments;
 mod attend;
@@ -51,6 +52,7 @@ mod backoff;
 mod builder;
 mod context;
 mod drive;
+mod extend;
 mod hooks;
 mod options;
 mod retry;

@@ -26,6 +26,13 @@ pub(super) struct Stopping {
 }
 
 impl<R: Runner> Drive<'_, R> {
+    /// From now on no more tasks are taken.
+    pub(super) fn begin_to_stop(&mut self) {
+        tracing::info!(running = self.held.len(), "the worker stops");
+        let grace_ends = Instant::now() + self.worker.settings.grace;
+        self.stopping = Some(Stopping { grace_ends, told: false, ends: None, owes_round: false });
+    }
+
     /// When the grace period is over, handlers are told to let go; those that do not are left behind after a while.
     pub(super) fn tell_to_stop(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };

@@ -59,7 +59,7 @@ pub(super) async fn leases_are_extended_while_handlers_run(runner: impl Runner +
 pub(super) async fn a_lost_lease_drops_the_handler(runner: impl Runner + Clone + 'static) {
     let bed = Bed::new(runner);
     let (tell, mut told) = events();
-    let builder = bed.worker().concurrency(1).lease(Duration::from_millis(900));
+    let builder = bed.worker().concurrency(1).lease(Duration::from_secs(2));
     let worker = Working::start(builder.register("t", waits_once(tell)));
     let id = bed.enqueue_call("t").await;
     assert_eq!(told.next().await, "started");
@@ -97,7 +97,7 @@ pub(super) async fn a_poisonous_task_is_a_dead_letter_and_others_run(runner: imp
 pub(super) async fn a_task_of_a_dead_worker_is_delivered_again(runner: impl Runner + Clone + 'static) {
     let bed = Bed::new(runner);
     let (tell, mut told) = events();
-    let worker = || Working::start(bed.worker().lease(Duration::from_millis(300)).register("t", waits_once(tell.clone())));
+    let worker = || Working::start(bed.worker().lease(Duration::from_secs(1)).register("t", waits_once(tell.clone())));
     let doomed = worker();
     bed.enqueue_call("t").await;
     assert_eq!(told.next().await, "started");

@@ -15,6 +15,7 @@ pub(crate) struct Server {
     /// The server: redis://USER:PASSWORD@HOST:PORT/DB, rediss://… for TLS, or unix:///PATH
     // Its value is not shown: it may hold a password.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
+    #[allow(clippy::doc_markdown, reason = "the text of --help")]
     url: Option<String>,
 }
 

@@ -4,6 +4,7 @@
 use std::env;
 use std::io::{self, Stdout, Write as _};
 use std::panic;
+use std::thread;
 use std::time::Duration;
 
 use ratatui::backend::CrosstermBackend;
@@ -53,22 +54,26 @@ impl Screen {
         self.terminal.draw(|frame| frame.render_widget(picture, frame.area()))?;
         Ok(())
     }
+}
 
-    /// Whether Ctrl-C, Escape or q has been pressed since.
-    pub(super) fn is_asked_to_stop(&self) -> io::Result<bool> {
-        let mut asked = false;
-        while event::poll(Duration::ZERO)? {
-            if let Event::Key(key) = event::read()? {
-                let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-                asked |= control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
-            }
+/// Whether Ctrl-C, Escape or q has been pressed since it was asked last.
+pub(super) fn is_asked_to_stop() -> io::Result<bool> {
+    let mut asked = false;
+    while event::poll(Duration::ZERO)? {
+        if let Event::Key(key) = event::read()? {
+            let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+            asked |= control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
         }
-        Ok(asked)
     }
+    Ok(asked)
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        if thread::panicking() {
+            // The hook has been here, and its message stands below.
+            return;
+        }
         let bottom = self.terminal.get_frame().area().bottom().saturating_sub(1);
         let _ = execute!(io::stdout(), MoveTo(0, bottom));
         restore();

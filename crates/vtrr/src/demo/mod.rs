@@ -21,7 +21,6 @@ use tokio::time::MissedTickBehavior;
 use vtrr_queue::{Memory, Runner};
 
 use self::live::Screen;
-use self::plain::Lines;
 use self::play::Play;
 use self::scene::{Event, Scene};
 use crate::Failure;
@@ -127,14 +126,14 @@ async fn interrupted() {
         }
     }
     if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
 /// How it is shown.
 enum View {
     Live(Screen),
-    Plain(Lines),
+    Plain,
 }
 
 impl View {
@@ -146,13 +145,14 @@ impl View {
         {
             return Ok(Self::Live(screen));
         }
-        Lines::open(scene).map(Self::Plain)
+        plain::open(scene)?;
+        Ok(Self::Plain)
     }
 
     fn heard(&mut self, scene: &Scene, event: &Event) -> io::Result<()> {
         match self {
             Self::Live(_) => Ok(()),
-            Self::Plain(lines) => lines.write(scene, event),
+            Self::Plain => plain::write(scene, event),
         }
     }
 
@@ -161,16 +161,16 @@ impl View {
         match self {
             Self::Live(screen) => {
                 screen.draw(scene)?;
-                screen.is_asked_to_stop()
+                live::is_asked_to_stop()
             }
-            Self::Plain(_) => Ok(false),
+            Self::Plain => Ok(false),
         }
     }
 
     fn close(self, scene: &Scene) -> io::Result<()> {
         match self {
             Self::Live(mut screen) => screen.draw(scene),
-            Self::Plain(lines) => lines.close(scene),
+            Self::Plain => plain::close(scene),
         }
     }
 }

@@ -232,3 +232,66 @@ impl Canvas<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::scene::Event;
+    use super::*;
+
+    /// Both queues, served in these orders by workers that lose no time.
+    fn played(orders: [&str; 2]) -> Scene {
+        let (mut scene, start, task_time) = (Scene::new(Duration::from_millis(300), "here"), Instant::now(), 300);
+        for (side, order) in Side::BOTH.into_iter().zip(orders) {
+            (0..USERS.len()).for_each(|user| scene.take(&Event::Submitted { side, user, at: start }));
+            let mut numbers = [0; USERS.len()];
+            for (place, name) in order.chars().enumerate() {
+                let user = USERS.iter().position(|user| user.name == name.to_string()).unwrap();
+                numbers[user] += 1;
+                let (number, worker) = (numbers[user], place % WORKERS);
+                let at = |round: usize| start + Duration::from_millis(task_time * u64::try_from(round).unwrap());
+                let round = place / WORKERS;
+                scene.take(&Event::Started { side, user, number, worker, at: at(round) });
+                scene.take(&Event::Ended { side, user, number, at: at(round + 1) });
+            }
+        }
+        scene
+    }
+
+    fn drawn(scene: &Scene, size: Size, width: u16, height: u16) -> String {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        Picture { scene, size, colour: true }.render(area, &mut buffer);
+        let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(row).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn it_shows_who_was_served_when() {
+        let scene = played(["ABCABCACACACAAAAA", "AAAAAAAAAABBCCCCC"]);
+        let picture = "
+ A submits 10 tasks, then B 2, then C 5 (0.30 s each, 2 workers, here)
+ fair: a partition for each user                    workers  1  idle   2  idle
+ A               │▀▀▀▀ ▄▄▄▄      ▀▀▀▀ ▀▀▀▀ ▀▀▀▀ ████ ████ ▀▀▀▀  ✓ 2.70 s
+ B               │▄▄▄▄      ▀▀▀▀  ✓ 0.90 s
+ C               │     ▀▀▀▀ ▄▄▄▄ ▄▄▄▄ ▄▄▄▄ ▄▄▄▄  ✓ 1.80 s
+
+ first come, first served: all in one partition     workers  1  idle   2  idle
+ A               │████ ████ ████ ████ ████  ✓ 1.50 s
+ B               │                         ████  ✓ 1.80 s
+ C               │                              ████ ████ ▀▀▀▀  ✓ 2.70 s
+         waiting  ╵0.0 s  ╵0.5 s   ╵1.0 s  ╵1.5 s  ╵2.0 s   ╵2.5 s       2.70 s";
+        let drawn = drawn(&scene, Size::Small, 80, Size::Small.height());
+        assert_eq!(drawn, &picture[1..], "\n{drawn}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let scene = played(["ABCABCACACACAAAAA", "AAAAAAAAAABBCCCCC"]);
+        for (width, height) in [(0, 0), (1, 1), (17, 30), (18, 30), (30, 3), (79, 10), (300, 100)] {
+            drawn(&scene, Size::Small, width, height);
+            drawn(&scene, Size::Large, width, height);
+        }
+    }
+}

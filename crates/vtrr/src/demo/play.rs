@@ -1,6 +1,5 @@
 //! The play: two real queues on one runner, the same tasks in both, two real workers on each.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
@@ -73,18 +72,18 @@ impl<R: Runner + Clone + 'static> Play<R> {
                 }));
             }
         }
-        let ended: Vec<_> = workers.join_all().await;
-        ended.into_iter().map(|ended| ended.map(|_| ())).collect()
+        let ended = workers.join_all().await;
+        ended.into_iter().try_for_each(|ended| ended.map(drop))
     }
 
     /// One worker, whose handler does nothing but take its time.
     fn worker(&self, side: Side, worker: usize, tell: mpsc::UnboundedSender<Event>) -> Result<Worker<R>> {
-        let (task_time, tell) = (self.task_time, Arc::new(tell));
+        let task_time = self.task_time;
         Worker::builder(self.queues[side as usize].clone(), self.runner.clone())
             .concurrency(1)
             .grace(GRACE)
             .register(TASK_NAME, move |_: Context, (user, number): (usize, usize)| {
-                let tell = Arc::clone(&tell);
+                let tell = tell.clone();
                 async move {
                     let _ = tell.send(Event::Started { side, user, number, worker, at: Instant::now() });
                     tokio::time::sleep(task_time).await;

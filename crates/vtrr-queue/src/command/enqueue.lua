@@ -46,7 +46,8 @@ local fresh = tasks - #duplicates
 if fresh > 0 then
   placed = true
   local head = head_of(partition)
-  if tagged(head) and not score(queue, head.id) then head.kind, head.id = '-', '' end
+  if tagged(head) and not score(queue, head.id) then head.kind, head.id = '-', '' end -- a 0.1.0 worker took it
+  promote(head)
   if mode == 'all' or unpaid(head) == 0 then arrive(head) end
   local first = mode == 'head' and head.kind == '-' and head.old + head.lane + head.paid == 0
   local prefix, at = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. string.format('%.0f', now) .. ',"serial":'
@@ -64,7 +65,7 @@ if fresh > 0 then
         n = n + 2
       elseif first then
         head.kind, head.id = 'u', id
-        put_tag(id, charge(head, tonumber(weight)), payload)
+        queue.new[id], task.new[id] = charge(head, tonumber(weight)), payload
         first = false
       else
         m = m + 1
@@ -80,13 +81,11 @@ if fresh > 0 then
     call('ZCARD', QUEUE)
     call('HLEN', TASK)
   else
-    local behind = head.lane + head.paid > 0
     head.lane = head.lane + m
     local list = list_of(head, false)
     call('LLEN', list.key)
     list.read = true
     call('HLEN', WAITING)
-    if behind then promote(head) end
   end
 end
 

@@ -105,6 +105,7 @@ local function pop(list)
     read_list(list, list.want, ids)
     list.want = math.min(list.want * 2, 100)
     fetch(waiting, ids)
+    fetch(task, ids)
     text = list.got[1]
     if not text then return nil end
   end
@@ -147,6 +148,12 @@ local function charge(head, weight)
 end
 
 local function put_tag(id, start, payload, partition)
+  local theirs = payload and get(task, id)
+  local place = theirs and score(queue, id)
+  if place then
+    -- 0.1.0 queued a task of its own under this id: it keeps its place, under an id derived from it.
+    put_tag(id .. '~' .. time[1] .. string.format('%06d', time[2]), place, theirs, (read(theirs)))
+  end
   queue.new[id] = start
   if payload then task.new[id] = payload end
   if on_tag then on_tag(start, id, partition) end
@@ -169,26 +176,30 @@ local function promote(head)
   while head.paid > 0 or head.lane > 0 do
     local paid = head.paid > 0
     local text = pop(list_of(head, paid))
-    if not text then return end
-    local id, payload, weight = live(text)
-    if id then
-      waiting.new[id] = false
-      local start = V
-      if paid then
-        head.paid, head.kind = head.paid - 1, 'p'
-      else
-        head.lane, head.kind = head.lane - 1, 'u'
-        start = charge(head, weight)
+    if not text then
+      -- Somebody deleted payloads: nothing is left of what was counted.
+      if paid then head.paid = 0 else head.lane = 0 end
+    else
+      local id, payload, weight = live(text)
+      if id then
+        waiting.new[id] = false
+        local start = V
+        if paid then
+          head.paid, head.kind = head.paid - 1, 'p'
+        else
+          head.lane, head.kind = head.lane - 1, 'u'
+          start = charge(head, weight)
+        end
+        head.id = id
+        put_tag(id, start, payload, head.partition)
+        return
       end
-      head.id = id
-      put_tag(id, start, payload, head.partition)
-      return
-    end
-    skips = math.max(skips - 1, 0)
-    if skips == 0 then
-      head.kind = 'g'
-      put_tag(ghost(head), paid and V or next_start(head))
-      return
+      skips = math.max(skips - 1, 0)
+      if skips == 0 then
+        head.kind = 'g'
+        put_tag(ghost(head), paid and V or next_start(head))
+        return
+      end
     end
   end
 end

@@ -25,7 +25,10 @@ local function purge_list(head, paid)
     if budget <= 0 then return false end
     budget = budget - 1
     local text = pop(list)
-    if not text then return true end
+    if not text then
+      if paid then head.paid = 0 else head.lane = 0 end
+      return true
+    end
     local id, payload = live(text)
     if id then
       if not is_doomed(payload) then

@@ -80,6 +80,7 @@ local function read_window()
     end
   end
   fetch(waiting, next_ids)
+  fetch(task, next_ids)
 end
 
 -- The smallest tag, without taking it: start, id, partition if known, whether it is on the heap.

@@ -7,11 +7,34 @@ local cursors = call('HMGET', META, 'sweep_head', 'sweep_held')
 local reclaimed, back = bring_due(limit)
 local more = reclaimed + back == limit
 
+-- Whether a partition has a tag up to this one; yes, too, where more tags than may be read stand before it.
+local seen, looked, reached, read_bytes = {}, 0, -math.huge, 0
+local function has_tag(partition, last)
+  while not seen[partition] and reached <= last do
+    if looked >= limit or read_bytes > 4194304 then return true end
+    local found, ids = call('ZRANGE', QUEUE, looked, looked + 24, 'WITHSCORES'), {}
+    for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+    fetch(task, ids)
+    for i = 1, #ids do
+      local payload = get(task, ids[i])
+      local whose = read(payload)
+      if whose then seen[whose] = true end
+      read_bytes = read_bytes + #(payload or '')
+    end
+    looked = looked + #ids
+    reached = #ids == 25 and tonumber(found[50]) or math.huge
+  end
+  return seen[partition]
+end
+for id, start in pairs(queue.new) do
+  local whose = start and read(get(task, id))
+  if whose then seen[whose] = true end
+end
+
 -- Heads that somebody else took; tags of mode `all` that somebody else used up.
 local healed = 0
 local found = call('HSCAN', HEAD, cursors[1] or '0', 'COUNT', 500)
 local next_head, ids = found[1], {}
-local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
 queue.read = true
 for i = 1, #found[2], 2 do
   local kind, _, _, old, _, id = parse_head(found[2][i + 1])
@@ -19,7 +42,7 @@ for i = 1, #found[2], 2 do
   local suspect = kind ~= '-' and not score(queue, kind == 'g' and '\0' .. partition or id)
   if old > 0 then
     local head = head_of(partition)
-    suspect = head.old > 0 and (not first[1] or tonumber(first[2]) > math.max(V, head.finish or 0))
+    suspect = head.old > 0 and not has_tag(partition, math.max(V, head.finish or 0))
     if suspect then head.old, head.old_paid = 0, 0 end
   end
   if suspect then

@@ -40,6 +40,10 @@ impl State {
     }
 
     fn put_tag(&mut self, id: &str, start: f64, payload: Payload) {
+        if let (Some(place), Some(theirs)) = (self.queue.score(id), self.task.remove(id)) {
+            // 0.1.0 queued a task of its own under this id: it keeps its place, under an id derived from it.
+            self.put_tag(&format!("{id}~{}", self.now_us), place, theirs);
+        }
         self.queue.insert(id, start);
         self.task.insert(id.to_owned(), payload);
     }

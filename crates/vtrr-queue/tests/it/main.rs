@@ -8,6 +8,7 @@ mod differential;
 mod errors;
 mod fairness;
 mod proxy;
+mod reference;
 mod resp;
 mod runners;
 mod server;

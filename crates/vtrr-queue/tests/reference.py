@@ -63,7 +63,8 @@ def end_with_input():
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(20)
+    # Celery's prefork pool now and then waits for ever for a child that has nothing to do.
+    time.sleep(3)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -47,7 +47,11 @@ end
 local function purge_partition(partition)
   local head = head_of(partition)
   if not (purge_list(head, true) and purge_list(head, false)) then return false end
-  if tagged(head) and is_doomed(get(task, head.id)) then
+  if tagged(head) and not score(queue, head.id) then
+    -- Somebody else took it.
+    head.kind, head.id = '-', ''
+    promote(head)
+  elseif tagged(head) and is_doomed(get(task, head.id)) then
     remove_queued(head.id)
     purged = purged + 1
     budget = budget - 1

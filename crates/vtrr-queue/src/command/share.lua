@@ -4,7 +4,7 @@
 -- Returns: {}.
 local head, new = head_of(ARGV[1]), tonumber(ARGV[2])
 local old = head.share
-local function move(x) return V + (x - V) * old / new end
+local function move(x) return new == old and x or V + (x - V) * old / new end
 if queued(head) == 0 then
   if head.finish and head.finish <= V + 1 / old then
     head.finish = nil

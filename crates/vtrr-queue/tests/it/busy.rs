@@ -92,7 +92,7 @@ impl Busy {
                 server.run(enqueue(&busy.queue, partition, 20..23)).unwrap();
             }
         }
-        busy.steal(server, name);
+        Self::steal(server, name);
         // Leases and delays run out, and requests are forgotten.
         busy.wait(server, 70);
         busy
@@ -122,7 +122,7 @@ impl Busy {
     }
 
     /// What 0.1.0 does to the queue: takes a head, leaves the record of a task behind, brings a task of its own.
-    fn steal(&self, server: &mut Clocked, name: &str) {
+    fn steal(server: &mut Clocked, name: &str) {
         let key = |key: &str| format!("vtrr:{name}:{key}");
         let payload = r#"{"task_name": "resize", "args": [1], "kwargs": {}}"#;
         redis::pipe()

@@ -148,7 +148,7 @@ fn compare(server: &mut Clocked, name: &str, ops: &[Op]) -> std::result::Result<
     Ok(())
 }
 
-/// Lists to try: 2,000, or what VTRR_LISTS says.
+/// Lists to try: 2,000, or what `VTRR_LISTS` says.
 fn lists() -> u32 {
     static LISTS: OnceLock<u32> = OnceLock::new();
     *LISTS.get_or_init(|| std::env::var("VTRR_LISTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000))

@@ -94,9 +94,9 @@ fn what_each_changes(bench: &mut Bench) -> BTreeMap<String, BTreeSet<String>> {
 
 fn wrong_types(kind: Kind, mode: Mode) {
     let bench = &mut Bench::new(kind, mode);
-    let changes = what_each_changes(bench);
+    let writes = what_each_changes(bench);
     let mut keys: BTreeSet<_> = names(&bench.busy).into_iter().chain(bench.before.keys().cloned()).collect();
-    keys.extend(changes.values().flatten().cloned());
+    keys.extend(writes.values().flatten().cloned());
     if mode == Mode::Head {
         assert_eq!(bench.before.len(), 23, "{:?}", bench.before.keys());
     }
@@ -110,11 +110,11 @@ fn wrong_types(kind: Kind, mode: Mode) {
             let changed = changed(&broken, &after);
             match answer {
                 Err(error) if !error.to_string().contains("WRONGTYPE") => {
-                    faults.push(format!("{title}, {key} broken: {error}"))
+                    faults.push(format!("{title}, {key} broken: {error}"));
                 }
                 Err(_) if changed.is_empty() => {}
                 Err(error) => faults.push(format!("{title}, {key} broken: changes {changed:?}. {error}")),
-                Ok(_) if changed.contains(key) || changes[&title].contains(key) => {
+                Ok(_) if changed.contains(key) || writes[&title].contains(key) => {
                     faults.push(format!("{title}, {key} broken: does not see it"));
                 }
                 Ok(_) => {}
@@ -130,17 +130,23 @@ fn wrong_types(kind: Kind, mode: Mode) {
 
 #[test]
 fn a_key_of_a_wrong_type_redis_7() {
-    Mode::EVERY.into_iter().for_each(|mode| wrong_types(Kind::Redis, mode));
+    for mode in Mode::EVERY {
+        wrong_types(Kind::Redis, mode);
+    }
 }
 
 #[test]
 fn a_key_of_a_wrong_type_valkey_8() {
-    Mode::EVERY.into_iter().for_each(|mode| wrong_types(Kind::Valkey, mode));
+    for mode in Mode::EVERY {
+        wrong_types(Kind::Valkey, mode);
+    }
 }
 
 #[test]
 fn a_key_of_a_wrong_type_redis_6_2() {
-    Mode::EVERY.into_iter().for_each(|mode| wrong_types(Kind::Redis62, mode));
+    for mode in Mode::EVERY {
+        wrong_types(Kind::Redis62, mode);
+    }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! The integration tests: one binary, on real servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod bounds;
 mod busy;
 mod clocked;
 mod crash;
 mod differential;
 mod errors;
 mod fairness;
+mod lost_replies;
+mod outages;
 mod proxy;
 mod reference;
 mod resp;

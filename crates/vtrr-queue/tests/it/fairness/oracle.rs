@@ -187,7 +187,7 @@ impl Oracle {
         }
         let heads = self.tags.iter_mut().filter(|tag| tag.task.partition == partition).map(|tag| &mut tag.start);
         for x in heads.chain(self.finish.get_mut(partition)) {
-            *x = v + (*x - v) * old / new;
+            *x = if new == old { *x } else { v + (*x - v) * old / new };
         }
     }
 

@@ -27,6 +27,7 @@ test: servers ## Run all tests: unit, integration, documentation
 lint: ## Check formatting, lints, documentation and scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p vtrr-queue --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 

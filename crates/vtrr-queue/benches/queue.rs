@@ -2,7 +2,13 @@
 //!
 //! `make bench`. Medians of five rounds. "Redis CPU" is what INFO tells, per task; it counts the server's system calls
 //! too. Wall time is one blocking client that waits for each answer.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a program that measures and prints")]
+#![allow(
+    missing_docs,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a program that measures and prints"
+)]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -91,12 +97,7 @@ fn median(mut rounds: Vec<Figures>) -> Figures {
 
 fn show(what: &str, figures: Figures) {
     let bytes = if figures.bytes > 0.0 { format!("{:>8.0}", figures.bytes) } else { "       –".into() };
-    println!(
-        "{what:<48} {:>10.0} {:>10.2} {:>10.2} {bytes}",
-        1e6 / figures.wall_us,
-        figures.wall_us,
-        figures.cpu_us
-    );
+    println!("{what:<48} {:>10.0} {:>10.2} {:>10.2} {bytes}", 1e6 / figures.wall_us, figures.wall_us, figures.cpu_us);
 }
 
 fn tasks(n: usize) -> Vec<Task> {

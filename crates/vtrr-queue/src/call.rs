@@ -38,6 +38,7 @@ pub enum Value {
 }
 
 /// An argument as bytes.
+#[allow(clippy::needless_pass_by_value, reason = "reads better where it is called")]
 pub(crate) fn arg(value: impl ToString) -> Vec<u8> {
     value.to_string().into_bytes()
 }

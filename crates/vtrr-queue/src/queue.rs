@@ -184,7 +184,7 @@ impl Queue {
     }
 }
 
-/// A UUIDv7: later ones sort later, so that ties go first come, first served.
+/// A `UUIDv7`: later ones sort later, so that ties go first come, first served.
 fn fresh() -> String {
     Uuid::now_v7().to_string()
 }

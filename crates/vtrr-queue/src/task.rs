@@ -249,6 +249,7 @@ impl Payload {
     }
 
     pub(crate) fn prefix(&self) -> Option<Prefix> {
+        const AFTER: &[u8] = b"\",\"weight\":";
         fn digits(bytes: &[u8], at: &mut usize) -> Option<u64> {
             let start = *at;
             while bytes.get(*at).is_some_and(u8::is_ascii_digit) {
@@ -263,7 +264,6 @@ impl Payload {
         let mut at = 0;
         expect(bytes, &mut at, b"{\"partition_key\":")?;
         // An unescaped quote ends the string, so the first `","weight":` after the opening quote is the real one.
-        const AFTER: &[u8] = b"\",\"weight\":";
         let length = bytes[at..].windows(AFTER.len()).position(|window| window == AFTER)?;
         let partition: String = serde_json::from_slice(&bytes[at..=at + length]).ok()?;
         at += length + AFTER.len();

@@ -4,7 +4,7 @@ use super::{Command, Step, Target, amount, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
-use crate::state::State;
+use crate::state::{State, as_ms};
 use crate::task::{Payload, TaskId};
 
 pub(crate) const LIST: Script = script!("dead_letters");
@@ -73,7 +73,7 @@ impl Command for DeadLetters {
             let held = state.held.get(id)?;
             Some(DeadLetter {
                 id: TaskId::trusted(id.to_owned()),
-                died_at_ms: at as u64,
+                died_at_ms: as_ms(at),
                 deliveries: held.deliveries,
                 error: state.error.get(id).cloned().unwrap_or_default(),
                 payload: held.payload.clone(),

@@ -164,7 +164,7 @@ impl Command for Dequeue {
             bytes += tagged.payload.as_ref().map_or(0, |payload| payload.as_bytes().len());
             deliveries.extend(state.deliver(tagged, self.lease_ms, self.max_deliveries, owner));
         }
-        let more = (reclaimed + back) as usize == MAX_DUE || (deliveries.len() < self.n && !state.queue.is_empty());
+        let more = reclaimed + back == MAX_DUE as u64 || (deliveries.len() < self.n && !state.queue.is_empty());
         if self.owner.is_some() {
             state.hold(owner, &self.request, &deliveries);
         }

@@ -7,7 +7,7 @@ use super::{Command, Step, Tagging, Target, script, wrong_mode};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::{Error, ErrorKind, Result, Unfinished};
 use crate::keys::{QueueName, text};
-use crate::state::{REQUEST_MS, State};
+use crate::state::{Place, REQUEST_MS, State};
 use crate::task::{MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Partition, Payload, Task, TaskId, json_string};
 
 pub(crate) const SCRIPT: Script = script!("enqueue", "order", "lease");
@@ -156,7 +156,7 @@ impl Command for Enqueue {
         let mut new = HashSet::new();
         let mut duplicates = Vec::new();
         for (i, (id, _)) in self.chunk().iter().enumerate() {
-            match state.live_partition(id.as_str()) {
+            match state.live(id.as_str()).map(State::partition_of) {
                 Some(partition) if partition.as_deref() == Some(self.partition.as_str()) => duplicates.push(i),
                 Some(_) => return Err(conflict(id)),
                 None if !new.insert(id.as_str()) => duplicates.push(i),
@@ -202,14 +202,10 @@ fn conflict(id: &TaskId) -> Error {
 }
 
 impl State {
-    /// Whether the id is queued, delayed or leased, and in which partition if that is known.
-    fn live_partition(&self, id: &str) -> Option<Option<String>> {
-        use crate::state::Place;
-        if let Some(payload) = self.waiting.get(id).or_else(|| self.task.get(id)) {
-            return Some(Self::partition_of(payload));
-        }
-        let held = self.held.get(id)?;
-        (held.place != Place::Dead).then(|| Self::partition_of(&held.payload))
+    /// The payload of a task that is queued, delayed or leased.
+    fn live(&self, id: &str) -> Option<&Payload> {
+        let held = || self.held.get(id).filter(|held| held.place != Place::Dead).map(|held| &held.payload);
+        self.waiting.get(id).or_else(|| self.task.get(id)).or_else(held)
     }
 
     fn remember_request(&mut self, request: &str, duplicates: &[usize]) {

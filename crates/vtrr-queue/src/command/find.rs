@@ -6,7 +6,7 @@ use super::{Command, Step, Target, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::{Error, Result};
 use crate::keys::QueueName;
-use crate::state::{Place, State};
+use crate::state::{Place, State, as_ms};
 use crate::task::{Payload, TaskId};
 
 pub(crate) const SCRIPT: Script = script!("find");
@@ -104,7 +104,7 @@ impl Command for Find {
         let id = self.id.as_str();
         let held = state.held.get(id);
         let deliveries = held.map_or(0, |held| held.deliveries);
-        let left = |at: Option<f64>| Duration::from_millis((at.unwrap_or_default() as u64).saturating_sub(state.now_ms()));
+        let left = |at: Option<f64>| Duration::from_millis(as_ms(at.unwrap_or_default()).saturating_sub(state.now_ms()));
         let queued = || {
             if let Some(payload) = state.waiting.get(id) {
                 return Some((Whereabouts::Waiting, payload.clone()));

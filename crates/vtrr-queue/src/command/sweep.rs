@@ -64,7 +64,7 @@ impl Command for Sweep {
     fn apply(&mut self, state: &mut State) -> Result<Step<Swept>> {
         let (reclaimed, due) = state.bring_due(MAX_STEP);
         let now = state.now_ms();
-        let mut more = (reclaimed + due) as usize == MAX_STEP;
+        let mut more = reclaimed + due == MAX_STEP as u64;
         if now >= MAX_DEAD_MS {
             let old: Vec<_> =
                 state.dead.up_to((now - MAX_DEAD_MS) as f64).take(MAX_STEP).map(|(_, id)| id.to_owned()).collect();

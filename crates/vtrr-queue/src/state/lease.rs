@@ -1,6 +1,6 @@
 //! Deliveries, leases and what becomes of them, on the state in memory.
 
-use super::{Held, MAX_DEAD, Place, State, Tagged};
+use super::{Held, MAX_DEAD, Place, State, Tagged, as_ms};
 use crate::command::{Outcome, Settled, Settlement};
 use crate::task::{Delivery, Payload, TaskId, Token};
 
@@ -225,7 +225,7 @@ impl State {
     /// Milliseconds until the next lease runs out or the next delayed task is due.
     pub(crate) fn next_due_ms(&self) -> Option<u64> {
         let first = [&self.lease, &self.delayed].into_iter().filter_map(|set| set.first().map(|(at, _)| at));
-        first.min_by(f64::total_cmp).map(|at| (at as u64).saturating_sub(self.now_ms()))
+        first.min_by(f64::total_cmp).map(|at| as_ms(at).saturating_sub(self.now_ms()))
     }
 
     /// What the owner holds and this list does not name is given back without blame: its reply was lost.

@@ -16,7 +16,7 @@ use crate::task::Payload;
 
 pub(crate) use lease::GivenBack;
 pub(crate) use order::Tagged;
-pub(crate) use scored::Scored;
+pub(crate) use scored::{Scored, as_ms};
 
 /// Most entries of cancelled tasks that one call skips before it leaves the rest to the next one.
 pub(crate) const MAX_SKIPS: usize = 1_000;

@@ -172,9 +172,9 @@ impl State {
         let entry = Entry { serial: prefix.serial, id: id.to_owned() };
         if paid && (self.is_mode_all() || self.touch(partition).old > 0) {
             self.put_tag(id, self.virtual_time, payload);
-            let head = self.touch(partition);
-            head.old += 1;
-            head.old_paid += 1;
+            let record = self.touch(partition);
+            record.old += 1;
+            record.old_paid += 1;
             return;
         }
         if paid {

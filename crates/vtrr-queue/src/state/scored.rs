@@ -4,6 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::tag::Tag;
 
+/// A score that is a time, in ms since 1970: never negative, far below 2^53.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
+pub(crate) fn as_ms(score: f64) -> u64 {
+    score as u64
+}
+
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Scored {
     ordered: BTreeSet<(Tag, String)>,

@@ -15,18 +15,21 @@ pub(crate) struct Clocked {
     client: redis::Client,
     pub(crate) connection: Connection,
     hashes: BTreeMap<&'static str, String>,
+    _server: Option<Server>,
 }
 
 impl Clocked {
-    /// On the server that all tests share.
+    /// On a server of its own: it has one clock, and may be flushed.
     pub(crate) fn new(kind: Kind) -> Self {
-        Self::at(&Server::shared(kind).url())
+        let server = Server::start(kind);
+        let clocked = Self::at(&server.url());
+        Self { _server: Some(server), ..clocked }
     }
 
     pub(crate) fn at(url: &str) -> Self {
         let client = redis::Client::open(url).unwrap();
         let connection = client.get_connection().unwrap();
-        Self { client, connection, hashes: BTreeMap::new() }
+        Self { client, connection, hashes: BTreeMap::new(), _server: None }
     }
 
     pub(crate) fn reconnect(&mut self) {

@@ -4,13 +4,13 @@ use super::{Command, Step, Target, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
-use crate::state::{MAX_DEAD_MS, MAX_STEP, State};
+use crate::state::{MAX_DEAD_MS, MAX_SWEEP, State};
 
 pub(crate) const SCRIPT: Script = script!("sweep", "order", "lease");
 
 /// Takes back expired leases, brings back delayed tasks that are due, gives partitions whose head was taken by 0.1.0
-/// workers a new one, drops what those workers left over, and dead letters older than 30 days. At most 1,000 tasks and
-/// as many partitions; [`Swept::more`] says whether to call again. Any number of sweepers may run at once.
+/// workers a new one, drops what those workers left over, and dead letters older than 30 days. At most 250 tasks and
+/// about 500 partitions; [`Swept::more`] says whether to call again. Any number of sweepers may run at once.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until a runner runs it"]
 pub struct Sweep {
@@ -47,7 +47,7 @@ impl Command for Sweep {
     }
 
     fn call(&self) -> Call {
-        self.target.call(SCRIPT, vec![arg(MAX_STEP), arg(MAX_DEAD_MS)])
+        self.target.call(SCRIPT, vec![arg(MAX_SWEEP), arg(MAX_DEAD_MS)])
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Swept>> {
@@ -62,18 +62,18 @@ impl Command for Sweep {
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Swept>> {
-        let (reclaimed, due) = state.bring_due(MAX_STEP);
+        let (reclaimed, due) = state.bring_due(MAX_SWEEP);
         let now = state.now_ms();
-        let mut more = reclaimed + due == MAX_STEP as u64;
+        let mut more = reclaimed + due == MAX_SWEEP as u64;
         if now >= MAX_DEAD_MS {
             let old: Vec<_> =
-                state.dead.up_to((now - MAX_DEAD_MS) as f64).take(MAX_STEP).map(|(_, id)| id.to_owned()).collect();
-            more |= old.len() == MAX_STEP;
+                state.dead.up_to((now - MAX_DEAD_MS) as f64).take(MAX_SWEEP).map(|(_, id)| id.to_owned()).collect();
+            more |= old.len() == MAX_SWEEP;
             for id in old {
                 state.forget_dead(&id);
             }
         }
-        state.finish(MAX_STEP);
+        state.finish(MAX_SWEEP);
         Ok(Step::Done(Swept { reclaimed, due, healed: 0, dropped: 0, more }))
     }
 }

@@ -22,7 +22,9 @@ pub(crate) use scored::{Scored, as_ms};
 pub(crate) const MAX_SKIPS: usize = 1_000;
 /// Most due leases and delayed tasks that a dequeue brings back.
 pub(crate) const MAX_DUE: usize = 100;
-/// Most units of work of a sweep, purge or flatten call.
+/// Most tasks that a sweep brings back: with as many partitions that is some 30 ms of work.
+pub(crate) const MAX_SWEEP: usize = 250;
+/// Most units of work of a purge or flatten call.
 pub(crate) const MAX_STEP: usize = 1_000;
 /// Most dead letters kept, and for how long (30 days).
 pub(crate) const MAX_DEAD: usize = 10_000;

@@ -7,6 +7,7 @@ mod clocked;
 mod crash;
 mod differential;
 mod errors;
+mod examples;
 mod fairness;
 mod lost_replies;
 mod outages;

@@ -189,3 +189,29 @@ fn r7_neither_release_nor_retry_nor_cancel_nor_share_moves_v() {
     world.share("B", 1_000.0);
     assert_eq!(world.v(), v);
 }
+
+#[test]
+fn r6_what_one_call_has_not_got_round_to_forgetting_counts_for_nothing() {
+    for tagging in [Tagging::Head, Tagging::All] {
+        let mut world = World::new(tagging);
+        for i in 0..40 {
+            world.enqueue(&format!("P{i:02}"), &[(&format!("a{i:02}"), 100)]);
+        }
+        world.share("B", 2.0);
+        world.enqueue("B", &[("b1", 199), ("b2", 1), ("b3", 1), ("b4", 1), ("b5", 1), ("b6", 1)]);
+        world.serve(41);
+        assert_eq!((world.v(), world.finish("P39"), world.see().count("idle")), (1.0, Some(101.0), 40));
+        assert_eq!(world.serve(1), ["b2"]);
+        let late = world.see().count("idle");
+        assert!((1..40).contains(&late) && world.v() == 100.0, "{late}");
+        world.share("P39", 1_000.0);
+        world.enqueue("P39", &[("again", 1)]);
+        assert_eq!(world.tag("again"), Some(100.001), "{tagging:?}");
+        world.enqueue("P38", &[("too", 1)]);
+        assert_eq!(world.tag("too"), Some(101.0));
+        world.serve(1);
+        world.serve(1);
+        world.serve(1);
+        assert!(world.see().count("idle") <= 1, "a few calls later they are gone");
+    }
+}

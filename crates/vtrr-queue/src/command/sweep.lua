@@ -34,7 +34,7 @@ end
 -- Heads that somebody else took; tags of mode `all` that somebody else used up.
 local healed = 0
 local found = call('HSCAN', HEAD, cursors[1] or '0', 'COUNT', 500)
-local next_head, ids = found[1], {}
+local next_head = found[1]
 queue.read = true
 for i = 1, #found[2], 2 do
   local kind, _, _, old, _, id = parse_head(found[2][i + 1])

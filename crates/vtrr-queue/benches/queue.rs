@@ -1,6 +1,6 @@
 //! First figures: what enqueue, dequeue and ack cost, beside vtrr-queue 0.1.0, on a private Redis in one run.
 //!
-//! `make bench`. Medians of five rounds. "Redis CPU" is what INFO tells, per task; it counts the server's system calls
+//! `make bench`; `cargo bench -p vtrr-queue --bench queue -- WORDS` measures only the lines that have these words. Medians of five rounds. "Redis CPU" is what INFO tells, per task; it counts the server's system calls
 //! too. Wall time is one blocking client that waits for each answer.
 #![allow(
     missing_docs,

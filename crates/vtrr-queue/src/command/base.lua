@@ -1,66 +1,64 @@
--- base: what all scripts share. A script plans in its own memory, reading only, and writes everything in commit(), after
--- every key it will write has been read with the command of its type: so an error changes nothing.
+-- base: what all scripts share. A script plans in its own memory, reading only, and writes everything in order.commit(),
+-- after every key it will write has been read with the command of its type: so an error changes nothing.
+--
+-- Functions stand in tables (order, lease, serve) and state beside them: each local that a closure captures makes the
+-- closures after it dearer to create, and all are created in every call.
 --
 -- KEYS: the keys of keys.rs, in that order. The last three are two prefixes of list keys and a channel; lanes are named
---       here, in the queue's own slot.
+--       in order.lua, in the queue's own slot.
 -- Returns, where a command is refused: {"ERR", kind, message}.
-local QUEUE, VIRTUAL_TIME, FINISH, TASK, WAITING, HEAD, IDLE, LEASE, HELD, OWNER, RUNNING, DELAYED, DEAD, ERROR, SHARE, META,
-  REQUEST, ANSWER, LANE, PAID, WAKE = unpack(KEYS)
-local call, match, find, sub, byte = redis.call, string.match, string.find, string.sub, string.byte
+local call, match, find, sub, byte, format = redis.call, string.match, string.find, string.sub, string.byte, string.format
+local key = {
+  queue = KEYS[1], virtual_time = KEYS[2], finish = KEYS[3], task = KEYS[4], waiting = KEYS[5], head = KEYS[6],
+  idle = KEYS[7], lease = KEYS[8], held = KEYS[9], owner = KEYS[10], running = KEYS[11], delayed = KEYS[12],
+  dead = KEYS[13], error = KEYS[14], share = KEYS[15], meta = KEYS[16], request = KEYS[17], answer = KEYS[18],
+  lane = KEYS[19], paid = KEYS[20], wake = KEYS[21],
+}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local meta = call('HMGET', META, 'version', 'mode', 'serial', 'token')
+local meta = call('HMGET', key.meta, 'version', 'mode', 'serial', 'token')
 if tonumber(meta[1] or 1) > 1 then
   return {'ERR', 'version', 'the queue has format version ' .. meta[1] .. '; this client knows version 1: upgrade it'}
 end
 local mode, serial, tokens = meta[2], tonumber(meta[3] or 0), tonumber(meta[4] or 0)
 
--- Overlays: hashes and sorted sets as they will be after commit(). `old` is what was read, `new` what is planned; in
--- both, false is a field that does not exist.
-
-local function overlay(key, length) return {key = key, length = length, old = {}, new = {}} end
-local queue, lease, delayed, dead, idle = overlay(QUEUE, 'ZCARD'), overlay(LEASE, 'ZCARD'), overlay(DELAYED, 'ZCARD'),
-  overlay(DEAD, 'ZCARD'), overlay(IDLE, 'ZCARD')
-local task, waiting, head_text, finish, held, owner, running, errors = overlay(TASK, 'HLEN'), overlay(WAITING, 'HLEN'),
-  overlay(HEAD, 'HLEN'), overlay(FINISH, 'HLEN'), overlay(HELD, 'HLEN'), overlay(OWNER, 'HLEN'), overlay(RUNNING, 'HLEN'),
-  overlay(ERROR, 'HLEN')
-local overlays = {queue, task, waiting, head_text, finish, idle, lease, held, owner, running, delayed, dead, errors}
+-- The plan: hashes and sorted sets by name, as they will be after commit(). `old` is what was read, `new` what is
+-- planned; in both, false is a field that does not exist.
+local plan = setmetatable({}, {__index = function(all, name)
+  local overlay = {key = key[name], old = {}, new = {}}
+  all[name] = overlay
+  return overlay
+end})
 
 -- Reads many fields of a hash at once: at most 1,000 that are not known yet.
-local function fetch(hash, fields, parse)
+local function fetch(hash, fields)
   local old, missing, n = hash.old, {}, 0
   for i = 1, #fields do
     local field = fields[i]
     if old[field] == nil then
       n = n + 1
       missing[n] = field
-      old[field] = false
     end
   end
   if n == 0 then return end
   hash.read = true
   local values = call('HMGET', hash.key, unpack(missing))
-  for i = 1, n do
-    local value = values[i]
-    if value then old[missing[i]] = parse and parse(value) or value end
-  end
+  for i = 1, n do old[missing[i]] = values[i] end
 end
 
 -- The same for any number of fields.
-local function fetch_all(hash, fields, parse)
-  for from = 1, #fields, 1000 do fetch(hash, {unpack(fields, from, math.min(from + 999, #fields))}, parse) end
+local function fetch_all(hash, fields)
+  for from = 1, #fields, 1000 do fetch(hash, {unpack(fields, from, math.min(from + 999, #fields))}) end
 end
 
-local function get(hash, field, parse)
+local function get(hash, field)
   local value = hash.new[field]
   if value == nil then
     value = hash.old[field]
     if value == nil then
-      hash.read = true
       value = call('HGET', hash.key, field)
-      if value and parse then value = parse(value) end
-      hash.old[field] = value
+      hash.old[field], hash.read = value, true
     end
   end
   return value or nil
@@ -71,54 +69,20 @@ local function score(set, member)
   if value == nil then
     value = set.old[member]
     if value == nil then
-      set.read = true
       value = tonumber(call('ZSCORE', set.key, member) or nil) or false
-      set.old[member] = value
+      set.old[member], set.read = value, true
     end
   end
   return value or nil
 end
 
-local function put(overlaid, field, value) overlaid.new[field] = value or false end
+local function put(overlay, field, value) overlay.new[field] = value or false end
 
 -- Writes a call with many arguments in pieces.
-local function write(command, key, args)
+local function write(command, name, args)
   for from = 1, #args, 1000 do
-    call(command, key, unpack(args, from, math.min(from + 999, #args)))
+    call(command, name, unpack(args, from, math.min(from + 999, #args)))
   end
-end
-
-local function write_removals(overlaid, command)
-  local gone, n = {}, 0
-  for field, value in pairs(overlaid.new) do
-    if not value then
-      n = n + 1
-      gone[n] = field
-    end
-  end
-  if n > 0 then write(command, overlaid.key, gone) end
-end
-
-local function write_hash(hash, format)
-  local args, n = {}, 0
-  for field, value in pairs(hash.new) do
-    if value then
-      args[n + 1], args[n + 2] = field, format and format(value) or value
-      n = n + 2
-    end
-  end
-  if n > 0 then write('HSET', hash.key, args) end
-end
-
-local function write_set(set)
-  local args, n = {}, 0
-  for member, value in pairs(set.new) do
-    if value then
-      args[n + 1], args[n + 2] = value, member
-      n = n + 2
-    end
-  end
-  if n > 0 then write('ZADD', set.key, args) end
 end
 
 -- Partition, weight and serial of a payload; none for what 0.1.0 stored.
@@ -138,32 +102,13 @@ local function read(payload)
   return decoded[1], tonumber(weight), number, rest
 end
 
--- "a" before "b" by bytes, as sorted sets compare. Lua's own < follows the server's locale, which mostly is bytewise too.
-local bytewise = 'B' < 'a' and 'a-c' < 'ab'
-local function before(a, b)
-  if bytewise then return a < b end
-  local shorter = math.min(#a, #b)
-  for i = 1, shorter do
-    local x, y = byte(a, i), byte(b, i)
-    if x ~= y then return x < y end
-  end
-  return #a < #b
+-- The partition alone, for less.
+local function partition_of(payload)
+  return payload and match(payload, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,') or (read(payload))
 end
 
--- Held tasks: `place token deliveries blames free_used max_deliveries start owner payload`.
-
-local function parse_held(text)
-  local place, token, deliveries, blames, free_used, max_deliveries, start, holder, rest =
-    match(text, '^(%a) (%S+) (%d+) (%d+) (%d) (%d+) (%S+) (%S+) ()')
-  return {
-    place = place, token = token, deliveries = tonumber(deliveries), blames = tonumber(blames), free_used = free_used,
-    max_deliveries = max_deliveries, start = start, owner = holder, payload = sub(text, rest),
-  }
-end
-
-local function format_held(h)
-  return table.concat({h.place, h.token, h.deliveries, h.blames, h.free_used, h.max_deliveries, h.start, h.owner, h.payload}, ' ')
-end
+-- Held tasks: `place token deliveries blames free_used max_deliveries start owner payload`. In the plan they are text
+-- until held_of() is asked for one.
 
 local function new_held(max_deliveries)
   return {
@@ -172,11 +117,26 @@ local function new_held(max_deliveries)
   }
 end
 
-local function held_of(id) return get(held, id, parse_held) end
+local function held_of(id)
+  local held = plan.held
+  local text = get(held, id)
+  if type(text) ~= 'string' then return text end
+  local place, token, deliveries, blames, free_used, max_deliveries, start, holder, rest =
+    match(text, '^(%a) (%S+) (%d+) (%d+) (%d) (%d+) (%S+) (%S+) ()')
+  local h = {
+    place = place, token = token, deliveries = tonumber(deliveries), blames = tonumber(blames), free_used = free_used,
+    max_deliveries = max_deliveries, start = start, owner = holder, payload = sub(text, rest),
+  }
+  if held.new[id] then held.new[id] = h else held.old[id] = h end
+  return h
+end
 
 -- Owners: `request`, then each id it holds behind \0 and a sign: + if it came with that request.
 
-local function parse_owner(text)
+-- `last` has the ids that are still held: whether they came with the last request.
+local function holding_of(name)
+  local text = get(plan.owner, name)
+  if type(text) ~= 'string' then return text end
   local request, rest = match(text, '^([^%z]*)(.*)$')
   local holding = {request = request, ids = {}, last = {}, count = 0}
   for sign, id in string.gmatch(rest, '%z([+-])([^%z]*)') do
@@ -184,20 +144,9 @@ local function parse_owner(text)
     holding.ids[holding.count] = id
     holding.last[id] = sign == '+'
   end
+  plan.owner.old[name] = holding
   return holding
 end
-
--- `last` has the ids that are still held: whether they came with the last request.
-local function format_owner(holding)
-  local parts = {holding.request}
-  for _, id in ipairs(holding.ids) do
-    local last = holding.last[id]
-    if last ~= nil then parts[#parts + 1] = (last and '\0+' or '\0-') .. id end
-  end
-  return table.concat(parts)
-end
-
-local function holding_of(name) return get(owner, name, parse_owner) end
 
 -- The ids an owner holds, in order.
 local function held_by(holding)

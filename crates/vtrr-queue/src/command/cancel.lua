@@ -3,8 +3,8 @@
 -- ARGV: ids.
 -- Returns: {codes}: 0 done, 1 gone, 2 leased, 3 dead.
 local codes = {}
-fetch(held, ARGV, parse_held)
-fetch(waiting, ARGV)
+fetch(plan.held, ARGV)
+fetch(plan.waiting, ARGV)
 for i = 1, #ARGV do
   local id = ARGV[i]
   local h = held_of(id)
@@ -14,13 +14,13 @@ for i = 1, #ARGV do
   elseif at == 'd' then
     codes[i] = 3
   elseif at == 'p' or at == 'r' then
-    put(delayed, id, nil)
-    put(held, id, nil)
+    put(plan.delayed, id, nil)
+    put(plan.held, id, nil)
     codes[i] = 0
   else
-    codes[i] = remove_queued(id) and 0 or 1
+    codes[i] = order.remove_queued(id) and 0 or 1
   end
-  if codes[i] == 0 then count('cancelled', 1) end
+  if codes[i] == 0 then order.count('cancelled', 1) end
 end
-commit(false)
+order.commit(false)
 return {codes}

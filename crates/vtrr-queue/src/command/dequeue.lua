@@ -5,19 +5,19 @@
 -- Returns: {settled codes, ms until something is due or -1, 1 if there is more, deliveries: {id, token, count, payload}}.
 local n, lease_ms, max_deliveries, name, request = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local named, settlements = tonumber(ARGV[6]), tonumber(ARGV[7])
-local deliveries = {}
-local codes = settle(8 + named, settlements)
+local deliveries, delivered = {}, 0
+local codes = settlements > 0 and lease.settle(8 + named, settlements) or {}
 local holding = name ~= '' and holding_of(name)
 local repeated = holding and holding.request == request
-if repeated or n == 0 then next_due() end -- see commit
+if repeated or n == 0 then lease.next_due() end -- see commit
 
 if repeated then
   for _, id in ipairs(held_by(holding)) do
     local h = holding.last[id] and held_of(id)
     if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.payload} end
   end
-  commit(false)
-  return {codes, next_due(), 0, deliveries}
+  order.commit(false)
+  return {codes, lease.next_due(), 0, deliveries}
 end
 
 if holding then
@@ -26,63 +26,82 @@ if holding then
   for _, id in ipairs(held_by(holding)) do
     if not keep[id] then lost[#lost + 1] = id end
   end
-  fetch_all(held, lost, parse_held)
+  fetch_all(plan.held, lost)
   for i = 1, #lost do
-    count('released', 1)
+    order.count('released', 1)
     local h = held_of(lost[i])
-    if h then revoke(lost[i], h, false, given_back) end
+    if h then lease.revoke(lost[i], h, false, given_back) end
   end
-  place_all(given_back)
+  lease.place_all(given_back)
 end
 
-local reclaimed, back = bring_due(100)
+-- With tasks waiting and no tag at all, somebody else took the heads (0.1.0 does): gives up to 100 partitions new ones.
+local function heal_stuck()
+  if call('EXISTS', key.queue) == 1 or call('EXISTS', key.waiting) == 0 then return end
+  local found = call('HSCAN', key.head, 0, 'COUNT', 100)[2]
+  for i = 1, math.min(#found, 200), 2 do
+    local head = order.head_of(found[i])
+    if not (head.kind ~= '-' and plan.queue.new[head.id]) then
+      head.kind, head.id, head.old, head.old_paid = '-', '', 0, 0
+      order.promote(head)
+    end
+  end
+end
+
+local reclaimed, back = lease.bring_due(100)
 heal_stuck()
-begin_serving(n)
-local bytes, deadline = 0, string.format('%.0f', now + lease_ms)
+serve.begin(n)
+local bytes, deadline = 0, format('%.0f', now + lease_ms)
 local holder = name ~= '' and name or '-'
-local stamp = time[1] .. string.format('%06d', time[2]) .. '-'
-while #deliveries < n and served < n + 100 and bytes < 4194304 do
-  local id, start, payload, partition = take()
+local stamp = time[1] .. format('%06d', time[2]) .. '-'
+local held, leases, running = plan.held, plan.lease.new, plan.running
+while delivered < n and order.served < n + 100 and bytes < 4194304 do
+  local id, start, payload, partition = serve.take()
   if not id then break end
-  served = served + 1
+  order.served = order.served + 1
   if payload then
     bytes = bytes + #payload
     tokens = tokens + 1
-    local token = stamp .. string.format('%.0f', tokens)
+    local token, count = stamp .. format('%.0f', tokens), 1
     local h = held_of(id)
-    if (h and h.place ~= 'q' and h.place ~= 'Q') or (not partition and get(waiting, id)) then
+    if (h and h.place ~= 'q' and h.place ~= 'Q') or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.
       id = id .. '~' .. token
       h = nil
     end
-    h = h or new_held(max_deliveries)
-    h.place, h.token, h.deliveries, h.max_deliveries = 'l', token, h.deliveries + 1, max_deliveries
-    h.start, h.owner, h.payload = string.format('%.17g', start), holder, payload
-    held.new[id] = h
-    lease.new[id] = deadline
+    if h then
+      count = h.deliveries + 1
+      h.place, h.token, h.deliveries, h.max_deliveries = 'l', token, count, max_deliveries
+      h.start, h.owner, h.payload = format('%.17g', start), holder, payload
+      held.new[id] = h
+    else
+      held.new[id] = 'l ' .. token .. ' 1 0 0 ' .. max_deliveries .. format(' %.17g ', start) .. holder .. ' ' .. payload
+    end
+    leases[id] = deadline
     if partition then running.new[partition] = (tonumber(get(running, partition)) or 0) + 1 end
-    deliveries[#deliveries + 1] = {id, token, h.deliveries, payload}
+    delivered = delivered + 1
+    deliveries[delivered] = {id, token, count, payload}
   else
     local h = held_of(id) or new_held(max_deliveries)
     h.token = '-'
-    bury(id, h, 'lost: the task was queued but its payload is missing')
+    lease.bury(id, h, 'lost: the task was queued but its payload is missing')
   end
 end
-count('delivered', #deliveries)
+order.count('delivered', delivered)
 local more = reclaimed + back == 100
-if #deliveries < n and first_tag() then more = true end
+if delivered < n and serve.first() then more = true end
 
 if name ~= '' then
-  local kept = held_by(get(owner, name))
+  local kept = held_by(get(plan.owner, name))
   holding = {request = request, ids = kept, last = {}}
   for i = 1, #kept do holding.last[kept[i]] = false end
-  for i = 1, #deliveries do
+  for i = 1, delivered do
     local id = deliveries[i][1]
     kept[#kept + 1] = id
     holding.last[id] = true
   end
-  put(owner, name, #kept > 0 and holding)
+  put(plan.owner, name, #kept > 0 and holding)
 end
-commit(false)
-if #deliveries > 0 then call('HSET', META, 'token', string.format('%.0f', tokens)) end
-return {codes, next_due(), more and 1 or 0, deliveries}
+order.commit(false)
+if delivered > 0 then call('HSET', key.meta, 'token', format('%.0f', tokens)) end
+return {codes, lease.next_due(), more and 1 or 0, deliveries}

@@ -5,19 +5,20 @@
 local deadline, codes = now + tonumber(ARGV[1]), {}
 if ARGV[2] ~= '' then
   for i, id in ipairs(held_by(holding_of(ARGV[2]))) do
-    put(lease, id, deadline)
+    put(plan.lease, id, deadline)
     codes[i] = 0
   end
 else
   local ids = {}
   for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-  fetch(held, ids, parse_held)
+  fetch(plan.held, ids)
   for i = 1, #ids do
-    codes[i] = standing(held_of(ids[i]), ARGV[2 * i + 2])
-    if codes[i] == 0 then put(lease, ids[i], deadline) end
+    local place, token = match(plan.held.old[ids[i]] or '', '^(%a) (%S+) ')
+    codes[i] = lease.standing(place, token, ARGV[2 * i + 2])
+    if codes[i] == 0 then put(plan.lease, ids[i], deadline) end
   end
 end
-call('ZCARD', LEASE)
-call('HDEL', META, '')
-write_set(lease)
+call('ZCARD', key.lease)
+call('HDEL', key.meta, '')
+order.write('lease')
 return {codes}

@@ -7,9 +7,9 @@ local id = ARGV[1]
 local h = held_of(id)
 local n, at = h and h.deliveries or 0, h and h.place or 'q'
 local function left(set) return math.max((score(set, id) or 0) - now, 0) end
-if at == 'l' then return {'leased', n, h.payload, left(lease), h.owner} end
-if at == 'p' or at == 'r' then return {'delayed', n, h.payload, left(delayed)} end
-if at == 'd' then return {'dead', n, h.payload, get(errors, id) or ''} end
-if get(waiting, id) then return {'waiting', n, get(waiting, id)} end
-if not score(queue, id) then return {'gone'} end
-return {'tagged', n, get(task, id) or '', string.format('%.17g', score(queue, id))}
+if at == 'l' then return {'leased', n, h.payload, left(plan.lease), h.owner} end
+if at == 'p' or at == 'r' then return {'delayed', n, h.payload, left(plan.delayed)} end
+if at == 'd' then return {'dead', n, h.payload, get(plan.error, id) or ''} end
+if get(plan.waiting, id) then return {'waiting', n, get(plan.waiting, id)} end
+if not score(plan.queue, id) then return {'gone'} end
+return {'tagged', n, get(plan.task, id) or '', format('%.17g', score(plan.queue, id))}

@@ -3,40 +3,40 @@
 -- ARGV: limit.
 -- Returns: {1 if there is more, tasks in lanes, tasks leased}.
 local budget = tonumber(ARGV[1])
-local late = call('ZRANGE', DELAYED, 0, budget - 1)
-delayed.read = true
-fetch(held, late, parse_held)
+local late = call('ZRANGE', key.delayed, 0, budget - 1)
+plan.delayed.read = true
+fetch(plan.held, late)
 local given_back = {}
 for i = 1, #late do
   local h = held_of(late[i])
-  put(delayed, late[i], nil)
-  if h then given_back[#given_back + 1] = given(late[i], h, h.place == 'p') end
+  put(plan.delayed, late[i], nil)
+  if h then given_back[#given_back + 1] = lease.given(late[i], h, h.place == 'p') end
 end
-place_all(given_back)
+lease.place_all(given_back)
 budget = budget - #late
 
 -- The head's tag and all others of the partition become tags of mode `all`.
 local function flatten_head(head)
-  if tagged(head) then
+  if order.tagged(head) then
     head.old = head.old + 1
     if head.kind == 'p' then head.old_paid = head.old_paid + 1 end
   elseif head.kind == 'g' then
-    put(queue, ghost(head), nil)
+    put(plan.queue, order.ghost(head), nil)
   end
   head.kind, head.id = '-', ''
   while budget > 0 and head.paid + head.lane > 0 do
     local paid = head.paid > 0
-    local list = list_of(head, paid)
+    local list = order.list_of(head, paid)
     list.want = math.max(math.min(budget, paid and head.paid or head.lane, 100), 1)
-    local text = pop(list)
+    local text = order.pop(list)
     if not text then
       if paid then head.paid = 0 else head.lane = 0 end
     else
       budget = budget - 1
-      local id, payload, weight = live(text)
+      local id, payload, weight = order.live(text, head.partition)
       if id then
-        put(waiting, id, nil)
-        put_tag(id, paid and V or charge(head, weight), payload)
+        put(plan.waiting, id, nil)
+        order.put_tag(id, paid and order.V or order.charge(head, weight), payload)
         head.old = head.old + 1
         if paid then
           head.paid, head.old_paid = head.paid - 1, head.old_paid + 1
@@ -49,24 +49,24 @@ local function flatten_head(head)
   return head.paid + head.lane == 0
 end
 
-local cursor = call('HGET', META, 'flatten_head') or '0'
+local cursor = call('HGET', key.meta, 'flatten_head') or '0'
 local done = mode == 'all'
 if not done and budget > 0 then
-  local found = call('HSCAN', HEAD, cursor, 'COUNT', 100)
+  local found = call('HSCAN', key.head, cursor, 'COUNT', 100)
   local finished = true
-  for i = 1, #found[2], 2 do finished = flatten_head(head_of(found[2][i])) and finished end
-  for _, head in ipairs(head_list) do finished = flatten_head(head) and finished end
+  for i = 1, #found[2], 2 do finished = flatten_head(order.head_of(found[2][i])) and finished end
+  for _, head in ipairs(order.head_list) do finished = flatten_head(head) and finished end
   if finished then cursor = found[1] end
 end
-call('HLEN', WAITING)
-call('ZCARD', LEASE)
-commit(false)
-local in_lanes = call('HLEN', WAITING)
+call('HLEN', key.waiting)
+call('ZCARD', key.lease)
+order.commit(false)
+local in_lanes = call('HLEN', key.waiting)
 if in_lanes == 0 and not done then
   -- A head that a partition got since the cursor passed it stays one; it does no harm in mode `all`.
   done = cursor == '0'
-  if done then call('HSET', META, 'mode', 'all') end
+  if done then call('HSET', key.meta, 'mode', 'all') end
 end
-if done or cursor == '0' then call('HDEL', META, 'flatten_head') else call('HSET', META, 'flatten_head', cursor) end
-local more = not done or call('EXISTS', DELAYED) == 1
-return {more and 1 or 0, in_lanes, call('ZCARD', LEASE)}
+if done or cursor == '0' then call('HDEL', key.meta, 'flatten_head') else call('HSET', key.meta, 'flatten_head', cursor) end
+local more = not done or call('EXISTS', key.delayed) == 1
+return {more and 1 or 0, in_lanes, call('ZCARD', key.lease)}

@@ -1,139 +1,172 @@
 
 -- lease: deliveries and what becomes of them, in the same steps as state/lease.rs.
 
-local function end_lease(id, h)
-  put(lease, id, nil)
-  local partition = read(h.payload)
+local lease = (function()
+
+local lease = {}
+
+-- Takes the lease away: from its partition's count and from its owner.
+function lease.finish(id, partition, holder)
+  plan.lease.new[id] = false
   if partition then
+    local running = plan.running
     local n = tonumber(get(running, partition) or 0) - 1
-    put(running, partition, n > 0 and n or nil)
+    running.new[partition] = n > 0 and n or false
   end
-  local holding = h.owner ~= '-' and holding_of(h.owner)
+  local holding = holder ~= '-' and holding_of(holder)
   if not holding or holding.last[id] == nil then return end
   holding.last[id] = nil
   holding.count = holding.count - 1
-  put(owner, h.owner, holding.count > 0 and holding)
+  put(plan.owner, holder, holding.count > 0 and holding)
 end
 
-local function forget_dead(id)
-  put(dead, id, nil)
-  put(errors, id, nil)
-  put(held, id, nil)
+function lease.forget_dead(id)
+  put(plan.dead, id, nil)
+  put(plan.error, id, nil)
+  put(plan.held, id, nil)
 end
 
-local function bury(id, h, reason)
+function lease.bury(id, h, reason)
   h.place = 'd'
-  put(held, id, h)
-  put(dead, id, now)
-  put(errors, id, reason)
-  count('dead', 1)
+  put(plan.held, id, h)
+  put(plan.dead, id, now)
+  put(plan.error, id, reason)
+  order.count('dead', 1)
 end
 
 -- Settling.
 
-local function standing(h, token)
-  if not h then return 1 end
-  if h.token ~= token then return 2 end
-  if h.place ~= 'l' then return 1 end
-  return 0
+-- Whether a delivery still stands, by place and token of its record: 0 yes, 1 gone, 2 lost.
+function lease.standing(place, theirs, token)
+  if not place then return 1 end
+  if theirs ~= token then return 2 end
+  return place == 'l' and 0 or 1
 end
 
 -- A task to be placed again, with the tag it was served at and the number of its last delivery.
-local function given(id, h, paid)
+function lease.given(id, h, paid)
   return {start = tonumber(h.start), number = tonumber(match(h.token, '%-(%d+)$') or 0), id = id, paid = paid}
 end
 
-local function come_back(id, h, delay, paid, given_back)
+function lease.come_back(id, h, delay, paid, given_back)
   if delay == 0 then
     h.place = 'q'
-    given_back[#given_back + 1] = given(id, h, paid)
+    given_back[#given_back + 1] = lease.given(id, h, paid)
   else
     h.place = paid and 'p' or 'r'
-    put(held, id, h)
-    put(delayed, id, now + delay)
+    put(plan.held, id, h)
+    put(plan.delayed, id, now + delay)
   end
 end
 
-local function give_back(id, h, delay, blame, given_back)
+function lease.give_back(id, h, delay, blame, given_back)
   local paid = true
   if blame then
     h.blames = h.blames + 1
     if h.blames >= tonumber(h.max_deliveries) then
-      bury(id, h, 'poison: ' .. h.blames .. ' deliveries ended without a settle')
+      lease.bury(id, h, 'poison: ' .. h.blames .. ' deliveries ended without a settle')
       return
     end
     paid = h.free_used == '0'
     h.free_used = '1'
   end
-  put(held, id, h)
-  come_back(id, h, delay, paid, given_back)
+  put(plan.held, id, h)
+  lease.come_back(id, h, delay, paid, given_back)
 end
 
-local function settle_one(id, h, outcome, delay, text, given_back)
-  end_lease(id, h)
-  if outcome == 'ack' then
-    put(held, id, nil)
-    count('acked', 1)
-  elseif outcome == 'fail' then
-    count('failed', 1)
-    bury(id, h, text)
+-- Any outcome but ack.
+function lease.settle_one(id, h, outcome, delay, text, given_back)
+  lease.finish(id, partition_of(h.payload), h.owner)
+  if outcome == 'fail' then
+    order.count('failed', 1)
+    lease.bury(id, h, text)
   elseif outcome == 'retry' then
-    count('retried', 1)
+    order.count('retried', 1)
     if text ~= '' then
       local _, _, _, rest = read(h.payload)
       h.payload = sub(h.payload, 1, (rest or 2) - 1) .. text
     end
-    put(held, id, h)
-    come_back(id, h, delay, false, given_back)
+    put(plan.held, id, h)
+    lease.come_back(id, h, delay, false, given_back)
   else
-    count('released', 1)
-    give_back(id, h, delay, outcome == 'blame', given_back)
+    order.count('released', 1)
+    lease.give_back(id, h, delay, outcome == 'blame', given_back)
   end
 end
 
 -- Several at once: latest start tag first, so that they keep their order (R9); where tags are equal, as those of paid
 -- tasks often are, the one delivered last goes first.
-local function place_all(given_back)
+function lease.place_all(given_back)
   if #given_back > 1 then
     table.sort(given_back, function(a, b)
       if a.start ~= b.start then return a.start > b.start end
       return a.number > b.number
     end)
   end
-  for i = 1, #given_back do place(given_back[i].id, given_back[i].paid) end
+  for i = 1, #given_back do order.place(given_back[i].id, given_back[i].paid) end
 end
 
 -- ARGV from `at`: n times id, token, outcome, delay, text. Answers n codes.
-local function settle(at, n)
-  local ids, codes, given_back = {}, {}, {}
+function lease.settle(at, n)
+  local held, ids, partitions, given_back = plan.held, {}, {}, {}
+  local codes, places, tokens_of, holders, of = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + 5 * (i - 1)] end
-  fetch(held, ids, parse_held)
-  local partitions = {}
+  fetch(held, ids)
   for i = 1, n do
-    local h = held_of(ids[i])
-    partitions[#partitions + 1] = h and read(h.payload)
-  end
-  fetch(running, partitions)
-  for i = 1, n do
-    local from = at + 5 * (i - 1)
-    local h = held_of(ids[i])
-    codes[i] = standing(h, ARGV[from + 1])
-    if codes[i] == 0 then
-      settle_one(ids[i], h, ARGV[from + 2], tonumber(ARGV[from + 3]), ARGV[from + 4], given_back)
+    -- Without unpacking the record, since an ack needs no more of it.
+    local text = held.old[ids[i]]
+    if text then
+      local place, token, holder, rest = match(text, '^(%a) (%S+) %d+ %d+ %d %d+ %S+ (%S+) ()')
+      places[i], tokens_of[i], holders[i] = place, token, holder
+      local partition = match(text, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,', rest)
+        or (read(sub(text, rest)))
+      of[i] = partition
+      partitions[#partitions + 1] = partition
     end
   end
-  place_all(given_back)
+  fetch(plan.running, partitions)
+  local acked = 0
+  for i = 1, n do
+    local id, from = ids[i], at + 5 * (i - 1)
+    local place, token, planned = places[i], tokens_of[i], held.new[id]
+    if planned ~= nil then place, token = planned and planned.place, planned and planned.token end -- named twice
+    codes[i] = lease.standing(place, token, ARGV[from + 1])
+    if codes[i] == 0 then
+      if ARGV[from + 2] == 'ack' then
+        lease.finish(id, of[i], holders[i])
+        held.new[id] = false
+        acked = acked + 1
+      else
+        lease.settle_one(id, held_of(id), ARGV[from + 2], tonumber(ARGV[from + 3]), ARGV[from + 4], given_back)
+      end
+    end
+  end
+  if acked > 0 then order.count('acked', acked) end
+  lease.place_all(given_back)
   return codes
 end
 
-local function revoke(id, h, blame, given_back)
-  end_lease(id, h)
-  give_back(id, h, 0, blame, given_back)
+-- Settles all that an owner holds. Answers a code 0 for each.
+function lease.settle_owner(name, outcome, delay, text)
+  local ids, given_back, codes = held_by(holding_of(name)), {}, {}
+  fetch_all(plan.held, ids)
+  for i = 1, #ids do
+    local h = held_of(ids[i])
+    if h then lease.settle_one(ids[i], h, outcome, delay, text, given_back) end
+    codes[i] = 0
+  end
+  lease.place_all(given_back)
+  return codes
+end
+
+function lease.revoke(id, h, blame, given_back)
+  lease.finish(id, partition_of(h.payload), h.owner)
+  lease.give_back(id, h, 0, blame, given_back)
   h.token = '-'
 end
 
 -- The members of a sorted set of times that are due, as it will be after commit(): at most `limit`.
-local function due_of(set, limit)
+function lease.due_of(set, limit)
   local known = 0
   for _ in pairs(set.new) do known = known + 1 end
   local found, due = call('ZRANGEBYSCORE', set.key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit + known), {}
@@ -146,39 +179,41 @@ local function due_of(set, limit)
 end
 
 -- Brings back what is due, by time, leases first at equal times; answers how many leases and delayed tasks.
-local function bring_due(limit)
-  local expired, late = due_of(lease, limit), due_of(delayed, limit)
+function lease.bring_due(limit)
+  local expired, late = lease.due_of(plan.lease, limit), lease.due_of(plan.delayed, limit)
+  if #expired == 0 and #late == 0 then return 0, 0 end
   local ids = {}
   for i = 1, #expired do ids[#ids + 1] = expired[i].id end
   for i = 1, #late do ids[#ids + 1] = late[i].id end
-  fetch_all(held, ids, parse_held)
+  fetch_all(plan.held, ids)
   local given_back, i, j = {}, 1, 1
   while i + j - 2 < limit and (expired[i] or late[j]) do
     if expired[i] and (not late[j] or expired[i].at <= late[j].at) then
       local id = expired[i].id
       local h = held_of(id)
-      if h then revoke(id, h, true, given_back) else put(lease, id, nil) end
+      if h then lease.revoke(id, h, true, given_back) else put(plan.lease, id, nil) end
       i = i + 1
     else
       local id = late[j].id
       local h = held_of(id)
-      put(delayed, id, nil)
-      if h then given_back[#given_back + 1] = given(id, h, h.place == 'p') end
+      put(plan.delayed, id, nil)
+      if h then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
       j = j + 1
     end
   end
-  count('reclaimed', i - 1)
-  place_all(given_back)
+  order.count('reclaimed', i - 1)
+  lease.place_all(given_back)
   return i - 1, j - 1
 end
 
 -- Milliseconds until something is due; -1 for never. After commit().
-local function next_due()
-  local first
-  for _, key in ipairs({LEASE, DELAYED}) do
-    local found = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if found[2] and (not first or tonumber(found[2]) < first) then first = tonumber(found[2]) end
-  end
+function lease.next_due()
+  local first = call('ZRANGE', key.lease, 0, 0, 'WITHSCORES')[2]
+  local late = call('ZRANGE', key.delayed, 0, 0, 'WITHSCORES')[2]
+  first, late = first and tonumber(first), late and tonumber(late)
+  if late and not (first and first < late) then first = late end
   return first and math.max(first - now, 0) or -1
 end
 
+return lease
+end)()

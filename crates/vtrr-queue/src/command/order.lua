@@ -1,19 +1,20 @@
 
 -- order: the order, R1 to R11 of docs/protocol.md, in the same steps as state/order.rs; and commit().
 
-local V = tonumber(call('GET', VIRTUAL_TIME) or 0)
-local V_before = V
-local heads, head_list = {}, {}
-local totals, total_list = {}, {}
-local skips = 1000
-local placed, served = false, 0
-local on_tag -- set while tasks are served: told of each new tag
+local order = (function()
 
-local function count(total, n)
-  if n == 0 then return end
-  if not totals[total] then total_list[#total_list + 1] = total end
-  totals[total] = (totals[total] or 0) + n
-end
+local order = {
+  V = tonumber(call('GET', key.virtual_time) or 0),
+  heads = {}, head_list = {}, -- records of partitions, by partition and in the order of reading
+  totals = {},
+  skips = 1000, -- cancelled tasks that may still be skipped
+  placed = false, -- whether consumers are to be woken
+  served = 0,
+  on_tag = false, -- set while tasks are served: told of each new tag
+}
+order.V_before = order.V
+
+function order.count(total, n) order.totals[total] = (order.totals[total] or 0) + n end
 
 local function escape(partition)
   if not find(partition, '[%%:]') then return partition end
@@ -21,7 +22,7 @@ local function escape(partition)
 end
 
 -- `KIND LANE[,PAID,OLD,OLD_PAID] ID`, the middle ones only where one is not 0.
-local function parse_head(text)
+function order.parse_head(text)
   local kind, lane, more, id = match(text, '^(.)(%d+)(%S*) (.*)$')
   if more == '' then return kind, tonumber(lane), 0, 0, 0, id end
   local paid, old, old_paid = match(more, '^,(%d+),(%d+),(%d+)$')
@@ -29,14 +30,13 @@ local function parse_head(text)
 end
 
 local function format_head(head)
-  local id = ' ' .. head.id
-  if head.paid == 0 and head.old == 0 then return head.kind .. head.lane .. id end
-  return head.kind .. head.lane .. ',' .. head.paid .. ',' .. head.old .. ',' .. head.old_paid .. id
+  if head.paid == 0 and head.old == 0 then return head.kind .. head.lane .. ' ' .. head.id end
+  return head.kind .. head.lane .. ',' .. head.paid .. ',' .. head.old .. ',' .. head.old_paid .. ' ' .. head.id
 end
 
 -- Loads the records of partitions: head, F, share.
-local function load_heads(partitions)
-  local new, n = {}, 0
+function order.load_heads(partitions)
+  local heads, head_list, new, n = order.heads, order.head_list, {}, 0
   for i = 1, #partitions do
     local partition = partitions[i]
     if not heads[partition] then
@@ -46,66 +46,62 @@ local function load_heads(partitions)
     end
   end
   if n == 0 then return end
-  head_text.read, finish.read = true, true
-  local texts, finishes, shares = call('HMGET', HEAD, unpack(new)), call('HMGET', FINISH, unpack(new)), call('HMGET', SHARE, unpack(new))
+  plan.head.read, plan.finish.read = true, true
+  local texts, finishes, shares =
+    call('HMGET', key.head, unpack(new)), call('HMGET', key.finish, unpack(new)), call('HMGET', key.share, unpack(new))
   for i = 1, n do
     local text, after = texts[i], finishes[i] and tonumber(finishes[i]) or nil
     local kind, lane, paid, old, old_paid, id = '-', 0, 0, 0, 0, ''
-    if text then kind, lane, paid, old, old_paid, id = parse_head(text) end
+    if text then kind, lane, paid, old, old_paid, id = order.parse_head(text) end
     local head = {
       partition = new[i], text = text, kind = kind, lane = lane, paid = paid, old = old, old_paid = old_paid, id = id,
       finish = after, finish_before = after, share = shares[i] and tonumber(shares[i]) or 1,
+      had_lane = lane > 0, had_paid = paid > 0, lane_list = false, paid_list = false,
     }
-    if lane > 0 then head.had_lane = true end
-    if paid > 0 then head.had_paid = true end
     heads[new[i]] = head
     head_list[#head_list + 1] = head
   end
 end
 
-local function head_of(partition)
-  if not heads[partition] then load_heads({partition}) end
-  return heads[partition]
+function order.head_of(partition)
+  if not order.heads[partition] then order.load_heads({partition}) end
+  return order.heads[partition]
 end
 
-local function tagged(head) return head.kind == 'u' or head.kind == 'p' end
-local function unpaid(head) return head.lane + head.old - head.old_paid + (head.kind == 'u' and 1 or 0) end
-local function queued(head) return head.lane + head.paid + head.old + (tagged(head) and 1 or 0) end
+function order.tagged(head) return head.kind == 'u' or head.kind == 'p' end
+function order.unpaid(head) return head.lane + head.old - head.old_paid + (head.kind == 'u' and 1 or 0) end
+function order.queued(head) return head.lane + head.paid + head.old + (order.tagged(head) and 1 or 0) end
 
 -- Lanes: what was taken from the front and put there, to be written by commit().
 
-local function list_of(head, paid)
+function order.list_of(head, paid)
   local list = paid and head.paid_list or not paid and head.lane_list
   if not list then
-    list = {key = (paid and PAID or LANE) .. escape(head.partition), at = 1, taken = 0, want = 1}
+    list = {key = (paid and key.paid or key.lane) .. escape(head.partition), at = 1, taken = 0, want = 1}
     if paid then head.paid_list = list else head.lane_list = list end
   end
   return list
 end
 
-local function entry(text) return match(text, '^(%d+) (.*)$') end
-
--- Reads on in a list; the ids of what it read are added to `ids`.
-local function read_list(list, want, ids)
-  local got = call('LRANGE', list.key, list.taken, list.taken + want - 1)
+-- Reads on in a list of entries `SERIAL ID`; the ids of what it read are added to `ids`.
+function order.read_list(list, want, ids)
+  local got = want == 1 and {call('LINDEX', list.key, list.taken) or nil}
+    or call('LRANGE', list.key, list.taken, list.taken + want - 1)
   list.got, list.at, list.read = got, 1, true
   local n = #ids
-  for i = 1, #got do
-    local _, id = entry(got[i])
-    ids[n + i] = id
-  end
+  for i = 1, #got do ids[n + i] = match(got[i], ' (.*)$') end
 end
 
-local function pop(list)
+function order.pop(list)
   local front = list.front
   if front and #front > 0 then return table.remove(front) end
   local text = list.got and list.got[list.at]
   if not text then
     local ids = {}
-    read_list(list, list.want, ids)
+    order.read_list(list, list.want, ids)
     list.want = math.min(list.want * 2, 100)
-    fetch(waiting, ids)
-    fetch(task, ids)
+    fetch(plan.waiting, ids)
+    fetch(plan.task, ids)
     text = list.got[1]
     if not text then return nil end
   end
@@ -114,109 +110,113 @@ local function pop(list)
   return text
 end
 
-local function check_list(list)
+function order.check_list(list)
   if not list.read then
     call('LLEN', list.key)
     list.read = true
   end
 end
 
-local function push_front(list, text)
-  check_list(list)
+function order.push_front(list, text)
+  order.check_list(list)
   local front = list.front
   if front then front[#front + 1] = text else list.front = {text} end
 end
 
 -- The order: R1 to R11 of docs/protocol.md. The same steps as state/order.rs.
 
-local function arrive(head)
-  local entry_time = V + 1 / head.share
+function order.arrive(head)
+  local entry_time = order.V + 1 / head.share
   if not head.finish or head.finish < entry_time then head.finish = entry_time end
 end
 
-local function next_start(head)
-  if head.finish and head.finish > V then return head.finish end
-  return V
+function order.next_start(head)
+  local after = head.finish
+  return after and after > order.V and after or order.V
 end
 
-local function charge(head, weight)
-  local start = next_start(head)
+function order.charge(head, weight)
+  local start = order.next_start(head)
   local after = start + weight / head.share
   if after <= start then after = start * (1 + 2 ^ -52) end
   head.finish = after
   return start
 end
 
-local function put_tag(id, start, payload, partition)
-  local theirs = payload and get(task, id)
-  local place = theirs and score(queue, id)
+function order.put_tag(id, start, payload, partition)
+  local theirs = payload and get(plan.task, id)
+  local place = theirs and score(plan.queue, id)
   if place then
     -- 0.1.0 queued a task of its own under this id: it keeps its place, under an id derived from it.
-    put_tag(id .. '~' .. time[1] .. string.format('%06d', time[2]), place, theirs, (read(theirs)))
+    order.put_tag(id .. '~' .. time[1] .. format('%06d', time[2]), place, theirs, partition_of(theirs))
   end
-  queue.new[id] = start
-  if payload then task.new[id] = payload end
-  if on_tag then on_tag(start, id, partition) end
+  plan.queue.new[id] = start
+  if payload then plan.task.new[id] = payload end
+  if order.on_tag then order.on_tag(start, id, partition) end
 end
 
-local function ghost(head) return '\0' .. head.partition end
+function order.ghost(head) return '\0' .. head.partition end
 
--- The waiting task of a lane entry, if it is live: id, payload, weight.
-local function live(text)
-  local number, id = entry(text)
-  local payload = get(waiting, id)
+-- The waiting task of a lane entry, if it is live: id, payload, weight. `partition` is where it stands.
+function order.live(text, partition)
+  local number, id = match(text, '^(%d+) (.*)$')
+  local payload = get(plan.waiting, id)
   if not payload then return nil end
-  local _, weight, stored = read(payload)
+  local weight, stored = match(payload, '^"weight":(%d+),"at":%d+,"serial":(%d+),', #partition + 21)
+  if not weight then -- the partition is escaped in it
+    local _
+    _, weight, stored = read(payload)
+  end
   if stored ~= number then return nil end
-  return id, payload, weight
+  return id, payload, tonumber(weight)
 end
 
-local function promote(head)
+function order.promote(head)
   if head.kind ~= '-' or head.old > 0 then return end
   while head.paid > 0 or head.lane > 0 do
     local paid = head.paid > 0
-    local text = pop(list_of(head, paid))
+    local text = order.pop(order.list_of(head, paid))
     if not text then
       -- Somebody deleted payloads: nothing is left of what was counted.
       if paid then head.paid = 0 else head.lane = 0 end
     else
-      local id, payload, weight = live(text)
+      local id, payload, weight = order.live(text, head.partition)
       if id then
-        waiting.new[id] = false
-        local start = V
+        plan.waiting.new[id] = false
+        local start = order.V
         if paid then
           head.paid, head.kind = head.paid - 1, 'p'
         else
           head.lane, head.kind = head.lane - 1, 'u'
-          start = charge(head, weight)
+          start = order.charge(head, weight)
         end
         head.id = id
-        put_tag(id, start, payload, head.partition)
+        order.put_tag(id, start, payload, head.partition)
         return
       end
-      skips = math.max(skips - 1, 0)
-      if skips == 0 then
+      order.skips = math.max(order.skips - 1, 0)
+      if order.skips == 0 then
         head.kind = 'g'
-        put_tag(ghost(head), paid and V or next_start(head))
+        order.put_tag(order.ghost(head), paid and order.V or order.next_start(head))
         return
       end
     end
   end
 end
 
-local function take_back(head)
+function order.take_back(head)
   local kind, id = head.kind, head.id
   head.kind, head.id = '-', ''
   if kind == 'g' then
-    put(queue, ghost(head), nil)
+    put(plan.queue, order.ghost(head), nil)
   elseif kind ~= '-' then
-    local start, payload = score(queue, id), get(task, id)
+    local start, payload = score(plan.queue, id), get(plan.task, id)
     if not start or not payload then return end
-    put(queue, id, nil)
-    put(task, id, nil)
-    put(waiting, id, payload)
+    put(plan.queue, id, nil)
+    put(plan.task, id, nil)
+    put(plan.waiting, id, payload)
     local _, _, number = read(payload)
-    push_front(list_of(head, kind == 'p'), number .. ' ' .. id)
+    order.push_front(order.list_of(head, kind == 'p'), number .. ' ' .. id)
     if kind == 'p' then
       head.paid = head.paid + 1
     else
@@ -226,99 +226,100 @@ local function take_back(head)
   end
 end
 
-local function place(id, paid)
-  placed = true
+function order.place(id, paid)
+  order.placed = true
   local h = held_of(id)
   local payload = h.payload
   h.place, h.payload = paid and 'Q' or 'q', ''
-  put(held, id, h)
+  put(plan.held, id, h)
   local partition, weight, number = read(payload)
   if not partition then
-    put_tag(id, V + 1, payload)
+    order.put_tag(id, order.V + 1, payload)
     return
   end
-  local head = head_of(partition)
+  local head = order.head_of(partition)
   local text = number .. ' ' .. id
   if paid and (mode == 'all' or head.old > 0) then
-    put_tag(id, V, payload)
+    order.put_tag(id, order.V, payload)
     head.old, head.old_paid = head.old + 1, head.old_paid + 1
     return
   end
   if paid then
-    take_back(head)
-    push_front(list_of(head, true), text)
+    order.take_back(head)
+    order.push_front(order.list_of(head, true), text)
     head.paid = head.paid + 1
   elseif mode == 'all' then
-    arrive(head)
-    put_tag(id, charge(head, weight), payload)
+    order.arrive(head)
+    order.put_tag(id, order.charge(head, weight), payload)
     head.old = head.old + 1
     return
   else
-    if unpaid(head) == 0 then arrive(head) end
-    push_front(list_of(head, false), text)
+    if order.unpaid(head) == 0 then order.arrive(head) end
+    order.push_front(order.list_of(head, false), text)
     head.lane = head.lane + 1
   end
-  put(waiting, id, payload)
-  promote(head)
+  put(plan.waiting, id, payload)
+  order.promote(head)
 end
 
-local function untagged(head, id)
-  local h = held_of(id)
-  if tagged(head) and head.id == id then
+function order.untagged(head, id)
+  if head.id == id and order.tagged(head) then
     head.kind, head.id = '-', ''
   elseif head.old > 0 then
     head.old = head.old - 1
+    local h = held_of(id)
     if h and h.place == 'Q' and head.old_paid > 0 then head.old_paid = head.old_paid - 1 end
   end
 end
 
 -- Takes a queued task out for good (R11). Answers whether it was there.
-local function remove_queued(id)
-  local payload = get(waiting, id)
+function order.remove_queued(id)
+  local payload = get(plan.waiting, id)
   if payload then
-    put(waiting, id, nil)
-    local head = head_of((read(payload)))
+    put(plan.waiting, id, nil)
+    local head = order.head_of(partition_of(payload))
     local h = held_of(id)
     if h and h.place == 'Q' then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
-    if h then put(held, id, nil) end
-    promote(head)
+    if h then put(plan.held, id, nil) end
+    order.promote(head)
     if head.kind == 'g' and head.lane == 0 and head.paid == 0 then
       head.kind = '-'
-      put(queue, ghost(head), nil)
+      put(plan.queue, order.ghost(head), nil)
     end
     return true
   end
-  local start = score(queue, id)
+  local start = score(plan.queue, id)
   if not start then return false end
-  payload = get(task, id)
-  put(queue, id, nil)
-  put(task, id, nil)
-  local partition = read(payload)
+  payload = get(plan.task, id)
+  put(plan.queue, id, nil)
+  put(plan.task, id, nil)
+  local partition = partition_of(payload)
   if partition then
-    local head = head_of(partition)
+    local head = order.head_of(partition)
     if head.kind == 'u' and head.id == id and head.old == 0 then head.finish = start end
-    untagged(head, id)
-    promote(head)
+    order.untagged(head, id)
+    order.promote(head)
   end
-  if held_of(id) then put(held, id, nil) end
+  if held_of(id) then put(plan.held, id, nil) end
   return true
 end
 
 -- The end of a command.
 
 -- R6: idle partitions whose F V has passed; bounded.
-local function forget_idle()
-  if served == 0 then return end
+function order.forget_idle()
+  if order.served == 0 then return end
+  local V, idle, finish = order.V, plan.idle, plan.finish
   idle.read = true
-  local limit, known = 2 * served + 8, 0
+  local limit, known = 2 * order.served + 8, 0
   for _ in pairs(idle.new) do known = known + 1 end
-  local found, passed = call('ZRANGEBYSCORE', IDLE, '-inf', V, 'LIMIT', 0, limit + known), {}
+  local found, passed = call('ZRANGEBYSCORE', key.idle, '-inf', V, 'LIMIT', 0, limit + known), {}
   for i = 1, #found do
     if #passed < limit and idle.new[found[i]] == nil then passed[#passed + 1] = found[i] end
   end
   for from = 1, #passed, 1000 do
     local some = {unpack(passed, from, math.min(from + 999, #passed))}
-    local finishes, shares = call('HMGET', FINISH, unpack(some)), call('HMGET', SHARE, unpack(some))
+    local finishes, shares = call('HMGET', key.finish, unpack(some)), call('HMGET', key.share, unpack(some))
     finish.read = true
     for i = 1, #some do
       if not finishes[i] or tonumber(finishes[i]) <= V + 1 / tonumber(shares[i] or 1) then
@@ -330,22 +331,23 @@ local function forget_idle()
 end
 
 -- What becomes of the partitions' records.
-local function close_heads()
+function order.close_heads()
+  local head_list, head_text, finish, idle = order.head_list, plan.head.new, plan.finish.new, plan.idle.new
   for i = 1, #head_list do
     local head = head_list[i]
     local partition = head.partition
-    if head.kind == '-' and queued(head) == 0 then
-      if head.text then put(head_text, partition, nil) end
-      if head.finish and head.finish <= V + 1 / head.share then head.finish = nil end
-      put(idle, partition, head.finish and head.finish - 1 / head.share)
+    if head.kind == '-' and order.queued(head) == 0 then
+      if head.text then head_text[partition] = false end
+      if head.finish and head.finish <= order.V + 1 / head.share then head.finish = nil end
+      idle[partition] = head.finish and head.finish - 1 / head.share or false
     else
       local text = format_head(head)
-      if text ~= head.text then head_text.new[partition] = text end
-      if not head.text then put(idle, partition, nil) end
+      if text ~= head.text then head_text[partition] = text end
+      if not head.text then idle[partition] = false end
     end
-    if head.finish ~= head.finish_before then put(finish, partition, head.finish) end
-    if head.lane == 0 and head.had_lane then check_list(list_of(head, false)) end
-    if head.paid == 0 and head.had_paid then check_list(list_of(head, true)) end
+    if head.finish ~= head.finish_before then finish[partition] = head.finish or false end
+    if head.lane == 0 and head.had_lane then order.check_list(order.list_of(head, false)) end
+    if head.paid == 0 and head.had_paid then order.check_list(order.list_of(head, true)) end
   end
 end
 
@@ -362,72 +364,105 @@ local function write_lane(list, live_ones)
   end
 end
 
+-- A server keeps up to some hundred short members as one list, and walks it for each. A long one, put in and taken out
+-- again, makes a table of it for good: worth it where a call writes many.
+local SMALL = {queue = true, lease = true, head = true, finish = true, running = true}
+local LONG = string.rep('-', 65)
+
+local SETS = {queue = true, lease = true, delayed = true, dead = true, idle = true}
+
+local function format_held(h)
+  return table.concat({h.place, h.token, h.deliveries, h.blames, h.free_used, h.max_deliveries, h.start, h.owner, h.payload}, ' ')
+end
+
+local function format_owner(holding)
+  local parts = {holding.request}
+  for _, id in ipairs(holding.ids) do
+    local last = holding.last[id]
+    if last ~= nil then parts[#parts + 1] = (last and '\0+' or '\0-') .. id end
+  end
+  return table.concat(parts)
+end
+
+-- Writes one overlay: what goes, then what comes.
+function order.write(name)
+  local overlay, is_set = plan[name], SETS[name]
+  local to_text = name == 'held' and format_held or format_owner -- the only ones with records in them
+  local gone, n, args, m = {}, 0, {}, 0
+  for field, value in pairs(overlay.new) do
+    if not value then
+      n = n + 1
+      gone[n] = field
+    else
+      if is_set then
+        field, value = value, field
+      elseif type(value) == 'table' then
+        value = to_text(value)
+      end
+      args[m + 1], args[m + 2] = field, value
+      m = m + 2
+    end
+  end
+  local remove, add = is_set and 'ZREM' or 'HDEL', is_set and 'ZADD' or 'HSET'
+  if n > 0 then write(remove, overlay.key, gone) end
+  if m > 0 then write(add, overlay.key, args) end
+  if m >= 32 and SMALL[name] then
+    call(add, overlay.key, 0, LONG)
+    call(remove, overlay.key, is_set and LONG or 0)
+  end
+end
+
 -- Writes the plan. `first` writes what a command has beside it. With `grows` it must start with a write that a full server
 -- refuses; else the first write is one that it lets through, and then it lets all of them through.
-local function commit(grows, first)
-  on_tag = nil
-  close_heads()
-  forget_idle()
-  for i = 1, #overlays do
-    local o = overlays[i]
-    if not o.read and next(o.new) ~= nil then call(o.length, o.key) end
+function order.commit(grows, first)
+  order.on_tag = false
+  order.close_heads()
+  order.forget_idle()
+  local names = {}
+  for name, overlay in pairs(plan) do
+    if next(overlay.new) ~= nil then
+      if not overlay.read then call(SETS[name] and 'ZCARD' or 'HLEN', overlay.key) end
+      if name ~= 'finish' and name ~= 'idle' then names[#names + 1] = name end
+    end
   end
   -- What is read after the first write is read before it too, in case that is not allowed.
-  call('EXISTS', QUEUE)
-  local buried = next(dead.new) ~= nil
+  call('EXISTS', key.queue)
+  local buried = next(plan.dead.new) ~= nil
   if buried then
-    call('HLEN', ERROR)
-    call('ZCARD', DEAD)
-    call('ZRANGE', DEAD, 0, 0)
+    call('HLEN', key.error)
+    call('ZCARD', key.dead)
+    call('ZRANGE', key.dead, 0, 0)
   end
 
-  if not grows then call('HDEL', META, '') end
+  if not grows then call('HDEL', key.meta, '') end
   if first then first() end
-  write_removals(queue, 'ZREM')
-  write_removals(lease, 'ZREM')
-  write_removals(delayed, 'ZREM')
-  write_removals(dead, 'ZREM')
-  write_removals(task, 'HDEL')
-  write_removals(waiting, 'HDEL')
-  write_removals(held, 'HDEL')
-  write_removals(owner, 'HDEL')
-  write_removals(running, 'HDEL')
-  write_removals(errors, 'HDEL')
-  write_removals(head_text, 'HDEL')
-  for i = 1, #head_list do
-    local head = head_list[i]
+  for i = 1, #order.head_list do
+    local head = order.head_list[i]
     if head.lane_list then write_lane(head.lane_list, head.lane) end
     if head.paid_list then write_lane(head.paid_list, head.paid) end
   end
-  write_set(queue)
-  write_set(lease)
-  write_set(delayed)
-  write_set(dead)
-  write_hash(task)
-  write_hash(waiting)
-  write_hash(held, format_held)
-  write_hash(owner, format_owner)
-  write_hash(running)
-  write_hash(errors)
-  write_hash(head_text)
-  if call('EXISTS', QUEUE) == 0 then
+  for i = 1, #names do order.write(names[i]) end
+  if call('EXISTS', key.queue) == 0 then
     -- R5.
-    call('DEL', VIRTUAL_TIME, FINISH, IDLE)
-    if call('EXISTS', WAITING) == 0 then call('DEL', HEAD) end
+    call('DEL', key.virtual_time, key.finish, key.idle)
+    if call('EXISTS', key.waiting) == 0 then call('DEL', key.head) end
   else
-    write_removals(finish, 'HDEL')
-    write_removals(idle, 'ZREM')
-    write_hash(finish)
-    write_set(idle)
-    if V ~= V_before then call('SET', VIRTUAL_TIME, V) end
+    order.write('finish')
+    order.write('idle')
+    if order.V ~= order.V_before then call('SET', key.virtual_time, order.V) end
   end
-  local too_many = buried and call('ZCARD', DEAD) - 10000 or 0
+  local too_many = buried and call('ZCARD', key.dead) - 10000 or 0
   if too_many > 0 then
-    local oldest = call('ZRANGE', DEAD, 0, math.min(too_many, 1000) - 1)
-    write('ZREM', DEAD, oldest)
-    write('HDEL', ERROR, oldest)
-    write('HDEL', HELD, oldest)
+    local oldest = call('ZRANGE', key.dead, 0, math.min(too_many, 1000) - 1)
+    write('ZREM', key.dead, oldest)
+    write('HDEL', key.error, oldest)
+    write('HDEL', key.held, oldest)
   end
-  for i = 1, #total_list do call('HINCRBY', META, total_list[i], totals[total_list[i]]) end
-  if placed then redis.pcall('PUBLISH', WAKE, '') end
+  for total, n in pairs(order.totals) do
+    if n ~= 0 then call('HINCRBY', key.meta, total, n) end
+  end
+  if order.placed then redis.pcall('PUBLISH', key.wake, '') end
 end
+
+return order
+end)()

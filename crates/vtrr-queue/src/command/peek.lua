@@ -3,12 +3,12 @@
 -- ARGV: n.
 -- Returns: {{id, start tag, payload}}.
 local n, tasks, bytes = tonumber(ARGV[1]), {}, 0
-begin_serving(n)
+serve.begin(n)
 while #tasks < n and bytes < 4194304 do
-  local id, start, payload = take()
+  local id, start, payload = serve.take()
   if not id then break end
   if payload then
-    tasks[#tasks + 1] = {id, string.format('%.17g', start), payload}
+    tasks[#tasks + 1] = {id, format('%.17g', start), payload}
     bytes = bytes + #payload
   end
 end

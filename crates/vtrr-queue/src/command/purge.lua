@@ -6,7 +6,7 @@
 local wanted, limit = ARGV[1], tonumber(ARGV[3])
 local phase, at, mark = match(ARGV[2], '^(%a+) (%S+) (%d+)$')
 if not phase then
-  phase, at, mark = 'lanes', '0', string.format('%.0f', serial)
+  phase, at, mark = 'lanes', '0', format('%.0f', serial)
 end
 local last = tonumber(mark)
 local purged, leased, delayed_count, dead_count, budget = 0, 0, 0, 0, limit
@@ -19,24 +19,24 @@ end
 
 -- The front of a list up to the first task that came later; answers whether it got to the end.
 local function purge_list(head, paid)
-  local list = list_of(head, paid)
+  local list = order.list_of(head, paid)
   list.want = math.max(math.min(budget, paid and head.paid or head.lane, 100), 1)
   while (paid and head.paid or head.lane) > 0 do
     if budget <= 0 then return false end
     budget = budget - 1
-    local text = pop(list)
+    local text = order.pop(list)
     if not text then
       if paid then head.paid = 0 else head.lane = 0 end
       return true
     end
-    local id, payload = live(text)
+    local id, payload = order.live(text, head.partition)
     if id then
       if not is_doomed(payload) then
-        push_front(list, text)
+        order.push_front(list, text)
         return true
       end
-      put(waiting, id, nil)
-      if held_of(id) then put(held, id, nil) end
+      put(plan.waiting, id, nil)
+      if held_of(id) then put(plan.held, id, nil) end
       if paid then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
       purged = purged + 1
     end
@@ -45,28 +45,28 @@ local function purge_list(head, paid)
 end
 
 local function purge_partition(partition)
-  local head = head_of(partition)
+  local head = order.head_of(partition)
   if not (purge_list(head, true) and purge_list(head, false)) then return false end
-  if tagged(head) and not score(queue, head.id) then
+  if order.tagged(head) and not score(plan.queue, head.id) then
     -- Somebody else took it.
     head.kind, head.id = '-', ''
-    promote(head)
-  elseif tagged(head) and is_doomed(get(task, head.id)) then
-    remove_queued(head.id)
+    order.promote(head)
+  elseif order.tagged(head) and is_doomed(get(plan.task, head.id)) then
+    order.remove_queued(head.id)
     purged = purged + 1
     budget = budget - 1
   elseif head.kind == 'g' and head.lane + head.paid == 0 then
     head.kind = '-'
-    put(queue, ghost(head), nil)
+    put(plan.queue, order.ghost(head), nil)
   end
   return true
 end
 
 if phase == 'lanes' then
   if wanted ~= '' then
-    if purge_partition(wanted) then phase, at = heads[wanted].old > 0 and 'tags' or 'delayed', '0' end
+    if purge_partition(wanted) then phase, at = order.heads[wanted].old > 0 and 'tags' or 'delayed', '0' end
   else
-    local found = call('HSCAN', HEAD, at, 'COUNT', 100)
+    local found = call('HSCAN', key.head, at, 'COUNT', 100)
     local finished = true
     for i = 1, #found[2], 2 do
       if budget <= 0 then
@@ -83,44 +83,44 @@ if phase == 'lanes' then
 elseif phase == 'tags' then
   -- Tags beside the heads: those of mode `all` and of 0.1.0. The position is the number of tags that stay.
   local keep = tonumber(at)
-  local found = call('ZRANGE', QUEUE, keep, keep + limit - 1)
-  queue.read = true
-  fetch(task, found)
+  local found = call('ZRANGE', key.queue, keep, keep + limit - 1)
+  plan.queue.read = true
+  fetch(plan.task, found)
   for i = 1, #found do
-    local partition = read(get(task, found[i]))
-    local is_head = partition and tagged(head_of(partition)) and heads[partition].id == found[i]
-    if byte(found[i]) ~= 0 and not is_head and is_doomed(get(task, found[i])) then
-      remove_queued(found[i])
+    local partition = partition_of(get(plan.task, found[i]))
+    local is_head = partition and order.tagged(order.head_of(partition)) and order.heads[partition].id == found[i]
+    if byte(found[i]) ~= 0 and not is_head and is_doomed(get(plan.task, found[i])) then
+      order.remove_queued(found[i])
       purged = purged + 1
     else
       keep = keep + 1
     end
   end
-  at = string.format('%.0f', keep)
+  at = format('%.0f', keep)
   if #found < limit then phase, at = 'delayed', '0' end
 elseif wanted == '' then
-  leased, delayed_count, dead_count = call('ZCARD', LEASE), call('ZCARD', DELAYED), call('ZCARD', DEAD)
+  leased, delayed_count, dead_count = call('ZCARD', key.lease), call('ZCARD', key.delayed), call('ZCARD', key.dead)
   phase = ''
 else
   local from = tonumber(at)
-  local found = call('ZRANGE', phase == 'delayed' and DELAYED or DEAD, from, from + limit - 1)
+  local found = call('ZRANGE', phase == 'delayed' and key.delayed or key.dead, from, from + limit - 1)
   local n = 0
-  fetch(held, found, parse_held)
+  fetch(plan.held, found)
   for i = 1, #found do
     local h = held_of(found[i])
-    if h and read(h.payload) == wanted then n = n + 1 end
+    if h and partition_of(h.payload) == wanted then n = n + 1 end
   end
-  at = string.format('%.0f', from + limit)
+  at = format('%.0f', from + limit)
   if phase == 'delayed' then delayed_count = n else dead_count = n end
   if #found < limit then
     if phase == 'delayed' then
       phase, at = 'dead', '0'
     else
-      leased = tonumber(call('HGET', RUNNING, wanted) or 0)
+      leased = tonumber(call('HGET', key.running, wanted) or 0)
       phase = ''
     end
   end
 end
-count('purged', purged)
-commit(false)
+order.count('purged', purged)
+order.commit(false)
 return {phase == '' and '' or phase .. ' ' .. at .. ' ' .. mark, purged, leased, delayed_count, dead_count}

@@ -3,45 +3,45 @@
 -- ARGV: ids.
 -- Returns: {flags}: 1 where the id was a dead letter with a payload.
 local flags = {}
-fetch(held, ARGV, parse_held)
+fetch(plan.held, ARGV)
 for i = 1, #ARGV do
   local id = ARGV[i]
   local h = held_of(id)
   flags[i] = h and h.place == 'd' and h.payload ~= '' and 1 or 0
   if flags[i] == 1 then
     local payload = h.payload
-    forget_dead(id)
-    count('redriven', 1)
-    placed = true
+    lease.forget_dead(id)
+    order.count('redriven', 1)
+    order.placed = true
     local partition, weight, number = read(payload)
     if not partition then
-      put_tag(id, V + 1, payload)
+      order.put_tag(id, order.V + 1, payload)
     else
-      local head = head_of(partition)
-      if mode == 'all' or unpaid(head) == 0 then arrive(head) end
+      local head = order.head_of(partition)
+      if mode == 'all' or order.unpaid(head) == 0 then order.arrive(head) end
       if mode == 'all' then
-        put_tag(id, charge(head, weight), payload)
+        order.put_tag(id, order.charge(head, weight), payload)
         head.old = head.old + 1
       else
         -- Behind everything that waits: written at the end of the lane, unless it becomes the head at once.
         if head.kind == '-' and head.old + head.lane + head.paid == 0 then
           head.kind, head.id = 'u', id
-          put_tag(id, charge(head, weight), payload)
+          order.put_tag(id, order.charge(head, weight), payload)
         else
-          local list = list_of(head, false)
-          check_list(list)
+          local list = order.list_of(head, false)
+          order.check_list(list)
           list.back = list.back or {}
           list.back[#list.back + 1] = number .. ' ' .. id
-          put(waiting, id, payload)
+          put(plan.waiting, id, payload)
           head.lane = head.lane + 1
         end
       end
     end
   end
 end
-commit(false, function()
-  for i = 1, #head_list do
-    local list = head_list[i].lane_list
+order.commit(false, function()
+  for i = 1, #order.head_list do
+    local list = order.head_list[i].lane_list
     if list and list.back then write('RPUSH', list.key, list.back) end
   end
 end)

@@ -2,7 +2,7 @@
 -- stats: the queue in numbers.
 -- ARGV: none.
 -- Returns: {mode or '', queued, leased, delayed, dead, partitions, V, ms until something is due or -1, {total, n, …}}.
-local fields, counts = call('HGETALL', META), {}
+local fields, counts = call('HGETALL', key.meta), {}
 local other = {version = true, mode = true, serial = true, token = true, sweep_head = true, sweep_held = true, flatten_head = true}
 for i = 1, #fields, 2 do
   if not other[fields[i]] then
@@ -11,6 +11,6 @@ for i = 1, #fields, 2 do
   end
 end
 return {
-  mode or '', call('HLEN', TASK) + call('HLEN', WAITING), call('ZCARD', LEASE), call('ZCARD', DELAYED), call('ZCARD', DEAD),
-  call('HLEN', HEAD), string.format('%.17g', V), next_due(), counts,
+  mode or '', call('HLEN', key.task) + call('HLEN', key.waiting), call('ZCARD', key.lease), call('ZCARD', key.delayed), call('ZCARD', key.dead),
+  call('HLEN', key.head), format('%.17g', order.V), lease.next_due(), counts,
 }

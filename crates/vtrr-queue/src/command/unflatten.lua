@@ -2,5 +2,5 @@
 -- unflatten: mode `all` → `head`, at once.
 -- ARGV: none.
 -- Returns: {}.
-call('HSET', META, 'mode', 'head')
+call('HSET', key.meta, 'mode', 'head')
 return {}

@@ -31,6 +31,7 @@ pub struct Dequeue {
     request: String,
     holding: Vec<TaskId>,
     settlements: Vec<Settlement>,
+    repeated: bool,
 }
 
 /// The answer of a dequeue.
@@ -58,6 +59,7 @@ impl Dequeue {
             request,
             holding: Vec::new(),
             settlements: Vec::new(),
+            repeated: false,
         })
     }
 
@@ -133,7 +135,7 @@ impl Command for Dequeue {
 
     fn decode(&mut self, answer: Value) -> Result<Step<Dequeued>> {
         let mut fields = answer.answer()?;
-        let settled = Settled::decode_list(&mut fields)?;
+        let settled = Settled::decode_list(&mut fields, self.repeated)?;
         let next_due = fields.int()?;
         let more = fields.flag()?;
         let mut list = fields.fields()?;
@@ -143,6 +145,10 @@ impl Command for Dequeue {
         }
         let next_due = u64::try_from(next_due).ok().map(Duration::from_millis);
         Ok(Step::Done(Dequeued { deliveries, settled, next_due, more }))
+    }
+
+    fn repeated(&mut self) {
+        self.repeated = true;
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Dequeued>> {

@@ -53,7 +53,7 @@ impl Command for Extend {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?)?))
+        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?, false)?))
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {

@@ -73,6 +73,9 @@ pub trait Command: Send {
     /// Does the step that is due on the state in memory.
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>>;
 
+    /// Told before a call is sent again because its answer was lost: what it asks for may have been done by the first.
+    fn repeated(&mut self) {}
+
     /// Adds to an error what the caller must know of the steps already done.
     fn interrupted(&self, error: Error) -> Error {
         error

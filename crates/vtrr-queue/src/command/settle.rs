@@ -125,7 +125,8 @@ impl Outcome {
 pub enum Settled {
     /// Done.
     Done,
-    /// No such delivery: after one's own repeated call that is success.
+    /// No such delivery. After one's own repeated call that is success; runners that repeat a call by themselves answer
+    /// [`Done`](Self::Done) then.
     Gone,
     /// The lease was taken away, perhaps given to somebody else: nothing changed.
     Lost,
@@ -141,8 +142,13 @@ impl Settled {
         }
     }
 
-    pub(super) fn decode_list(fields: &mut Fields) -> Result<Vec<Self>> {
-        fields.list()?.iter().map(Self::decode).collect()
+    /// `repeated`: whether the runner sent the call more than once.
+    pub(super) fn decode_list(fields: &mut Fields, repeated: bool) -> Result<Vec<Self>> {
+        let mut settled = fields.list()?.iter().map(Self::decode).collect::<Result<Vec<_>>>()?;
+        for settled in settled.iter_mut().filter(|settled| repeated && **settled == Self::Gone) {
+            *settled = Self::Done;
+        }
+        Ok(settled)
     }
 }
 
@@ -154,12 +160,13 @@ impl Settled {
 pub struct Settle {
     target: Target,
     settlements: Vec<Settlement>,
+    repeated: bool,
 }
 
 impl Settle {
     pub(crate) fn new(target: Target, settlements: Vec<Settlement>) -> Result<Self> {
         amount("settlements", settlements.len(), 1)?;
-        Ok(Self { target, settlements })
+        Ok(Self { target, settlements, repeated: false })
     }
 }
 
@@ -179,7 +186,11 @@ impl Command for Settle {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?)?))
+        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?, self.repeated)?))
+    }
+
+    fn repeated(&mut self) {
+        self.repeated = true;
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
@@ -220,7 +231,7 @@ impl Command for SettleOwner {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<u64>> {
-        let settled = Settled::decode_list(&mut answer.answer()?)?;
+        let settled = Settled::decode_list(&mut answer.answer()?, false)?;
         Ok(Step::Done(settled.len() as u64))
     }
 

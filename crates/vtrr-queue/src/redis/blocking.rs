@@ -72,7 +72,7 @@ impl<C: ConnectionLike> Blocking<C> {
     /// Errors: as the command's, and [`Unavailable`](ErrorKind::Unavailable) as said above.
     pub fn run<K: Command>(&mut self, mut command: K) -> Result<K::Reply> {
         loop {
-            let answer = self.send(&command.call());
+            let answer = self.send(&mut command);
             match answer.and_then(|answer| command.decode(answer)) {
                 Ok(Step::Done(reply)) => return Ok(reply),
                 Ok(Step::Again) => {}
@@ -81,8 +81,9 @@ impl<C: ConnectionLike> Blocking<C> {
         }
     }
 
-    /// Runs one call, with repetitions where there is a client.
-    fn send(&mut self, call: &Call) -> Result<crate::call::Value> {
+    /// Runs the call of the step that is due, with repetitions where there is a client.
+    fn send(&mut self, command: &mut impl Command) -> Result<crate::call::Value> {
+        let call = &command.call();
         let by_hash = script::by_hash(call);
         let mut attempts = Attempts::within(self.time_limit);
         loop {
@@ -95,6 +96,7 @@ impl<C: ConnectionLike> Blocking<C> {
                 _ => return Err(error),
             }
             std::thread::sleep(attempts.again(error)?);
+            command.repeated();
         }
     }
 

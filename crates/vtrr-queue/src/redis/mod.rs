@@ -103,8 +103,9 @@ impl Redis {
         self
     }
 
-    /// Runs one call, with repetitions.
-    async fn send(&self, call: &Call) -> Result<Value> {
+    /// Runs the call of the step that is due, with repetitions.
+    async fn send(&self, command: &mut impl Command) -> Result<Value> {
+        let call = &command.call();
         let by_hash = script::by_hash(call);
         let mut attempts = Attempts::within(self.time_limit);
         loop {
@@ -120,6 +121,7 @@ impl Redis {
             }
             self.link.forget(used.as_ref());
             tokio::time::sleep(attempts.again(error)?).await;
+            command.repeated();
         }
     }
 }
@@ -137,7 +139,7 @@ impl Runner for Redis {
             check_slot(command.queue())?;
         }
         loop {
-            let answer = self.send(&command.call()).await;
+            let answer = self.send(&mut command).await;
             match answer.and_then(|answer| command.decode(answer)) {
                 Ok(Step::Done(reply)) => return Ok(reply),
                 Ok(Step::Again) => {}

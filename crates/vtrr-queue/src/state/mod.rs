@@ -8,7 +8,7 @@ mod lease;
 mod order;
 mod scored;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::command::Tagging;
 use crate::tag::Share;
@@ -65,7 +65,7 @@ pub struct State {
     /// Microseconds since 1970 of the command under way.
     now_us: u64,
     skips: usize,
-    touched: Vec<String>,
+    touched: HashSet<String>,
     placed: bool,
 }
 

@@ -16,8 +16,8 @@ pub(crate) struct Tagged {
 
 impl State {
     fn touch(&mut self, partition: &str) -> &mut Head {
-        if !self.touched.iter().any(|touched| touched == partition) {
-            self.touched.push(partition.to_owned());
+        if !self.touched.contains(partition) {
+            self.touched.insert(partition.to_owned());
         }
         self.head.entry(partition.to_owned()).or_default()
     }

@@ -1,6 +1,6 @@
 //! First figures: what enqueue, dequeue and ack cost, beside vtrr-queue 0.1.0, on a private Redis in one run.
 //!
-//! `make bench`; `cargo bench -p vtrr-queue --bench queue -- WORDS` measures only the lines that have these words. Medians of five rounds. "Redis CPU" is what INFO tells, per task; it counts the server's system calls
+//! `make bench`. Medians of five rounds. "Redis CPU" is what INFO tells, per task; it counts the server's system calls
 //! too. Wall time is one blocking client that waits for each answer.
 #![allow(
     missing_docs,
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use vtrr_queue::{Blocking, Queue, Settlement, Task};
+use vtrr_queue::{Blocking, Command as _, Queue, Settlement, Task};
 
 const ROUNDS: usize = 5;
 const BATCH: usize = 1_000;
@@ -146,6 +146,35 @@ fn serve(server: &mut Server, queue: &Queue, partitions: usize, batch: usize, on
     figures
 }
 
+/// The same reads and writes without the rules: `floor.lua`.
+fn floor(server: &mut Server, queue: &Queue, batch: usize) -> Figures {
+    server.flush();
+    let n = 10_000;
+    let mut connection = redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap();
+    let call = queue.dequeue(batch).unwrap().call();
+    let script = redis::Script::new(include_str!("floor.lua"));
+    fill(
+        &mut Blocking::new(redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap()),
+        queue,
+        100,
+        2 * n / 100,
+    );
+    let mut figures = measure(server, n, || {
+        let mut done: Vec<String> = Vec::new();
+        for _ in 0..n / batch {
+            let mut call_of = script.prepare_invoke();
+            for key in call.keys.iter() {
+                call_of.key(key);
+            }
+            let deliveries: Vec<(String, String, String)> = call_of.arg(batch).arg(&done).invoke(&mut connection).unwrap();
+            assert_eq!(deliveries.len(), batch);
+            done = deliveries.into_iter().map(|(id, _, _)| id).collect();
+        }
+    });
+    figures.bytes = 0.0;
+    figures
+}
+
 /// 0.1.0's own enqueue from Python, 100 calls of 1,000 tasks.
 fn reference(server: &mut Server) -> Option<Figures> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -183,12 +212,24 @@ fn main() {
         }
         None => println!("0.1.0 is not installed: `make servers`"),
     }
+    let least = median((0..ROUNDS).map(|_| floor(&mut server, &queue, 25)).collect());
+    show("the reads and writes of 25 alone, 100 partitions", least);
     for partitions in [100, 1] {
         for batch in [1, 25, 100] {
             for one_call in [false, true] {
                 let rounds = (0..ROUNDS).map(|_| serve(&mut server, &queue, partitions, batch, one_call)).collect();
                 let how = if one_call { "in one call" } else { "then ack" };
-                show(&format!("dequeue {batch} {how}, {partitions} partitions"), median(rounds));
+                let ours = median(rounds);
+                show(&format!("dequeue {batch} {how}, {partitions} partitions"), ours);
+                if (partitions, batch, one_call) == (100, 25, true) {
+                    println!(
+                        "{:<48} {:>10} {:>10} {:>9.2}x",
+                        "  to its reads and writes alone",
+                        "",
+                        "",
+                        ours.cpu_us / least.cpu_us
+                    );
+                }
             }
         }
     }

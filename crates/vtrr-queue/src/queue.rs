@@ -85,7 +85,7 @@ impl Queue {
 
     /// Gives back everything an owner holds, without blame, at once.
     pub fn release_owner(&self, owner: Owner) -> SettleOwner {
-        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: false })
+        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: None })
     }
 
     /// Makes dead letters of everything an owner holds.

@@ -23,6 +23,9 @@ if tonumber(meta[1] or 1) > 1 then
 end
 local mode, serial, tokens = meta[2], tonumber(meta[3] or 0), tonumber(meta[4] or 0)
 
+-- A whole number to be joined with text: Lua itself writes 14 digits.
+local function whole(n) return n < 1e14 and n or format('%.0f', n) end
+
 -- The plan: hashes and sorted sets by name, as they will be after commit(). `old` is what was read, `new` what is
 -- planned; in both, false is a field that does not exist.
 local plan = setmetatable({}, {__index = function(all, name)

@@ -62,7 +62,7 @@ while delivered < n and order.served < n + 100 and bytes < 4194304 do
   if payload then
     bytes = bytes + #payload
     tokens = tokens + 1
-    local token, count = stamp .. format('%.0f', tokens), 1
+    local token, count = stamp .. whole(tokens), 1
     local h = held_of(id)
     if (h and h.place ~= 'q' and h.place ~= 'Q') or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.

@@ -57,7 +57,7 @@ if fresh > 0 then
       local from = 4 + 3 * i
       local id, weight = ARGV[from], ARGV[from + 1]
       serial = serial + 1
-      local number = format('%.0f', serial)
+      local number = whole(serial)
       local payload = prefix .. weight .. at .. number .. ',' .. ARGV[from + 2]
       if mode == 'all' then
         tags[n + 1], tags[n + 2] = order.charge(head, tonumber(weight)), id

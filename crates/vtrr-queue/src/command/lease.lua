@@ -59,12 +59,14 @@ function lease.come_back(id, h, delay, paid, given_back)
   end
 end
 
+-- `blame` is the reason, perhaps '', or false.
 function lease.give_back(id, h, delay, blame, given_back)
   local paid = true
   if blame then
     h.blames = h.blames + 1
     if h.blames >= tonumber(h.max_deliveries) then
-      lease.bury(id, h, 'poison: ' .. h.blames .. ' deliveries ended without a settle')
+      local last = blame ~= '' and '; the last one: ' .. blame or ''
+      lease.bury(id, h, 'poison: ' .. h.blames .. ' deliveries ended without a settle' .. last)
       return
     end
     paid = h.free_used == '0'
@@ -90,7 +92,7 @@ function lease.settle_one(id, h, outcome, delay, text, given_back)
     lease.come_back(id, h, delay, false, given_back)
   else
     order.count('released', 1)
-    lease.give_back(id, h, delay, outcome == 'blame', given_back)
+    lease.give_back(id, h, delay, outcome == 'blame' and text, given_back)
   end
 end
 
@@ -191,7 +193,7 @@ function lease.bring_due(limit)
     if expired[i] and (not late[j] or expired[i].at <= late[j].at) then
       local id = expired[i].id
       local h = held_of(id)
-      if h then lease.revoke(id, h, true, given_back) else put(plan.lease, id, nil) end
+      if h then lease.revoke(id, h, '', given_back) else put(plan.lease, id, nil) end
       i = i + 1
     else
       local id = late[j].id

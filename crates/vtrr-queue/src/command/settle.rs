@@ -19,12 +19,13 @@ pub const MAX_ERROR_BYTES: usize = 4_096;
 pub enum Outcome {
     /// Done.
     Ack,
-    /// Given back, not the task's fault. With `blame` (worker lost, unknown task) it counts towards `max_deliveries`.
+    /// Given back, not the task's fault.
     Release {
         /// Until then nobody gets it; 0 for at once.
         delay_ms: u64,
-        /// Whether the delivery counts towards `max_deliveries`.
-        blame: bool,
+        /// Why the delivery counts towards `max_deliveries` (unknown task, say); without a reason it does not. The last
+        /// reason is part of the dead letter's.
+        blame: Option<String>,
     },
     /// Run again later, and charged again.
     Retry {
@@ -65,12 +66,13 @@ impl Settlement {
 
     /// Given back without blame, to be delivered again after `delay` (at most ten years).
     pub fn release(delivery: &Delivery, delay: Duration) -> Result<Self> {
-        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: false }))
+        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: None }))
     }
 
-    /// Given back with blame: it counts towards `max_deliveries`.
-    pub fn release_with_blame(delivery: &Delivery, delay: Duration) -> Result<Self> {
-        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: true }))
+    /// Given back with blame: it counts towards `max_deliveries`. Up to 4,096 bytes of the reason are kept.
+    pub fn release_with_blame(delivery: &Delivery, delay: Duration, reason: impl Into<String>) -> Result<Self> {
+        let outcome = Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: Some(reason.into()) };
+        Ok(Self::of(delivery, outcome.checked()))
     }
 
     /// Run again after `delay` (at most ten years), with another body if one is given.
@@ -99,9 +101,9 @@ impl Settlement {
 impl Outcome {
     /// Cuts an error text that is too long.
     fn checked(mut self) -> Self {
-        if let Self::Fail { error } = &mut self {
-            let end = (0..=MAX_ERROR_BYTES.min(error.len())).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
-            error.truncate(end);
+        if let Self::Fail { error: text } | Self::Release { blame: Some(text), .. } = &mut self {
+            let end = (0..=MAX_ERROR_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text.truncate(end);
         }
         self
     }
@@ -109,8 +111,8 @@ impl Outcome {
     fn args(&self, args: &mut Vec<Vec<u8>>) {
         let (kind, number, text): (&str, u64, &[u8]) = match self {
             Self::Ack => ("ack", 0, b""),
-            Self::Release { delay_ms, blame: false } => ("release", *delay_ms, b""),
-            Self::Release { delay_ms, blame: true } => ("blame", *delay_ms, b""),
+            Self::Release { delay_ms, blame: None } => ("release", *delay_ms, b""),
+            Self::Release { delay_ms, blame: Some(reason) } => ("blame", *delay_ms, reason.as_bytes()),
             Self::Retry { delay_ms, body } => ("retry", *delay_ms, body.as_ref().map_or(b"", Body::rest)),
             Self::Fail { error } => ("fail", 0, error.as_bytes()),
         };

@@ -137,7 +137,7 @@ impl State {
             }
             Outcome::Release { delay_ms, blame } => {
                 self.count("released", 1);
-                self.give_back(id, *delay_ms, *blame, given_back);
+                self.give_back(id, *delay_ms, blame.as_deref(), given_back);
             }
             Outcome::Retry { delay_ms, body } => {
                 self.count("retried", 1);
@@ -149,15 +149,18 @@ impl State {
         }
     }
 
-    /// A delivery that ended without being settled by its task.
-    fn give_back(&mut self, id: &str, delay_ms: u64, blame: bool, given_back: &mut Vec<GivenBack>) {
+    /// A delivery that ended without being settled by its task; with blame if there is a reason, even an empty one.
+    fn give_back(&mut self, id: &str, delay_ms: u64, blame: Option<&str>, given_back: &mut Vec<GivenBack>) {
         let Some(held) = self.held.get_mut(id) else { return };
         let mut paid = true;
-        if blame {
+        if let Some(reason) = blame {
             held.blames += 1;
             if held.blames >= held.max_deliveries {
-                let reason = format!("poison: {} deliveries ended without a settle", held.blames);
-                self.bury(id, &reason);
+                let mut error = format!("poison: {} deliveries ended without a settle", held.blames);
+                if !reason.is_empty() {
+                    error = format!("{error}; the last one: {reason}");
+                }
+                self.bury(id, &error);
                 return;
             }
             paid = !std::mem::replace(&mut held.free_used, true);
@@ -187,7 +190,7 @@ impl State {
     }
 
     /// Takes a lease away from its holder; its token is worth nothing from now on.
-    pub(crate) fn revoke(&mut self, id: &str, blame: bool, given_back: &mut Vec<GivenBack>) {
+    pub(crate) fn revoke(&mut self, id: &str, blame: Option<&str>, given_back: &mut Vec<GivenBack>) {
         self.end_lease(id);
         self.give_back(id, 0, blame, given_back);
         if let Some(held) = self.held.get_mut(id) {
@@ -208,7 +211,7 @@ impl State {
         for (_, kind, id) in due {
             if kind == 0 {
                 reclaimed += 1;
-                self.revoke(&id, true, &mut given_back);
+                self.revoke(&id, Some(""), &mut given_back);
             } else {
                 back += 1;
                 self.delayed.remove(&id);
@@ -240,7 +243,7 @@ impl State {
         let mut given_back = Vec::new();
         for id in lost {
             self.count("released", 1);
-            self.revoke(&id, false, &mut given_back);
+            self.revoke(&id, None, &mut given_back);
         }
         self.place_all(given_back);
     }

@@ -111,7 +111,7 @@ impl Attendant {
             retries = stored.retries,
         );
         let Some(registered) = self.registry.get(stored.task_name.as_ref()) else {
-            return span.in_scope(|| self.release_unknown(&delivery));
+            return span.in_scope(|| self.release_unknown(&delivery, &stored.task_name));
         };
         let task_name = stored.task_name.into_owned();
         let context = Context::new(Arc::clone(&delivery), task_name, stored.retries, cancelled);
@@ -175,11 +175,12 @@ impl Attendant {
 
     /// A deploy may be under way: another worker may know it, or this one's successor. Each time it waits twice as long;
     /// `max_deliveries` bounds it.
-    fn release_unknown(&self, delivery: &Delivery) -> Settlement {
+    fn release_unknown(&self, delivery: &Delivery, name: &str) -> Settlement {
         let factor = 1 << delivery.deliveries.saturating_sub(1).min(20);
         let delay = self.unknown_delay.saturating_mul(factor).min(LONGEST_UNKNOWN_DELAY.max(self.unknown_delay));
         tracing::warn!(?delay, "unknown task name: released");
-        Settlement::release_with_blame(delivery, delay)
+        let reason = format!("no handler for a task named \"{name}\"");
+        Settlement::release_with_blame(delivery, delay, reason)
             .unwrap_or_else(|error| Settlement::fail(delivery, format!("unknown task name, and no release: {error}")))
     }
 }

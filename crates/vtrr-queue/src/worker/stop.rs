@@ -12,7 +12,7 @@ use crate::runner::Runner;
 pub(super) const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// Given back at once, without blame.
-pub(super) const RELEASE: Outcome = Outcome::Release { delay_ms: 0, blame: false };
+pub(super) const RELEASE: Outcome = Outcome::Release { delay_ms: 0, blame: None };
 
 /// A worker that stops.
 pub(super) struct Stopping {

@@ -77,8 +77,8 @@ impl Busy {
         server.run(enqueue(&busy.queue, "b", 0..1).request("again").unwrap()).unwrap();
         busy.dequeue(server, "w1", 11, 3_600);
         let retry = |seconds: u64| Outcome::Retry { delay_ms: seconds * 1_000, body: None };
-        let release = || Outcome::Release { delay_ms: 0, blame: false };
-        let later = || Outcome::Release { delay_ms: 3_600_000, blame: true };
+        let release = || Outcome::Release { delay_ms: 0, blame: None };
+        let later = || Outcome::Release { delay_ms: 3_600_000, blame: Some(String::new()) };
         busy.settle(server, &[("e0", Outcome::Ack), ("b0", Outcome::Fail { error: "no".into() })]);
         busy.settle(server, &[("a0", retry(10)), ("d0", retry(3_600)), ("a6", later())]);
         busy.settle(server, &[("a1", release()), ("a2", release()), ("a3", release())]);
@@ -148,7 +148,7 @@ impl Busy {
             let settlements = outcomes.iter().map(|(id, outcome)| self.settlement(id, outcome.clone()).unwrap());
             queue.settle(settlements.collect()).unwrap().call()
         };
-        let release = |delay_ms, blame| Outcome::Release { delay_ms, blame };
+        let release = |delay_ms, blame: bool| Outcome::Release { delay_ms, blame: blame.then(|| "a reason".into()) };
         let retry = |delay_ms, body: Option<&str>| Outcome::Retry {
             delay_ms,
             body: body.map(|body| Body::from_json(body).unwrap()),

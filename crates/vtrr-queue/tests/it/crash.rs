@@ -238,7 +238,7 @@ fn a_late_settle_changes_nothing() {
         let endings = [
             Settlement::ack(&late),
             Settlement::release(&late, Duration::ZERO).unwrap(),
-            Settlement::release_with_blame(&late, again).unwrap(),
+            Settlement::release_with_blame(&late, again, "blamed").unwrap(),
             Settlement::retry(&late, again, None).unwrap(),
             Settlement::fail(&late, "no"),
         ];

@@ -105,7 +105,7 @@ fn difference(expected: &Dump, found: &Dump) -> String {
 fn every_command(kind: Kind, mode: Mode) {
     use Answers::{Differ, Equal, Gone, HandedOutAgain};
     let bench = &mut Bench::new(kind, mode);
-    let release = |delay_ms, blame| Outcome::Release { delay_ms, blame };
+    let release = |delay_ms, blame: bool| Outcome::Release { delay_ms, blame: blame.then(|| "a reason".into()) };
     let retry = |delay_ms| Outcome::Retry { delay_ms, body: None };
     let other = Body::from_json(r#"{"task_name":"other"}"#).unwrap();
     let retry_as_other = |delay_ms| Outcome::Retry { delay_ms, body: Some(other.clone()) };

@@ -84,7 +84,9 @@ impl Ending {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Ack | Self::Stale => Outcome::Ack,
-            Self::Release { delay_s, blame } => Outcome::Release { delay_ms: u64::from(*delay_s) * 1_000, blame: *blame },
+            Self::Release { delay_s, blame } => {
+                Outcome::Release { delay_ms: u64::from(*delay_s) * 1_000, blame: blame.then(|| format!("number {delay_s}")) }
+            }
             Self::Retry { delay_s, body } => Outcome::Retry {
                 delay_ms: u64::from(*delay_s) * 1_000,
                 body: body.then(|| Body::from_json(r#"{"task_name":"other","args":[1e400,{}],"kwargs":{}}"#).unwrap()),

@@ -257,7 +257,7 @@ fn settlement(delivery: &Delivery, end: End) -> Settlement {
         End::Fail => Settlement::fail(delivery, "no"),
         End::Release { blame: false, delay_ms } => Settlement::release(delivery, Duration::from_millis(delay_ms)).unwrap(),
         End::Release { blame: true, delay_ms } => {
-            Settlement::release_with_blame(delivery, Duration::from_millis(delay_ms)).unwrap()
+            Settlement::release_with_blame(delivery, Duration::from_millis(delay_ms), "blamed").unwrap()
         }
         End::Retry { delay_ms } => Settlement::retry(delivery, Duration::from_millis(delay_ms), None).unwrap(),
     }

@@ -111,7 +111,7 @@ impl World {
     }
 
     pub(crate) fn blame(&mut self, deliveries: &[Delivery]) {
-        let blame = |delivery| Settlement::release_with_blame(delivery, Duration::ZERO).unwrap();
+        let blame = |delivery| Settlement::release_with_blame(delivery, Duration::ZERO, "blamed").unwrap();
         self.settle(deliveries.iter().map(blame).collect());
     }
 

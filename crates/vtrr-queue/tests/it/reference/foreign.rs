@@ -80,7 +80,7 @@ fn a_task_of_0_1_0_is_released() {
         assert_back(ours, 2.0, &job(1).body());
     }
     for (mut ours, delivery) in delivered("blamed") {
-        ours.run(ours.queue.settle(vec![Settlement::release_with_blame(&delivery, NOW).unwrap()]).unwrap());
+        ours.run(ours.queue.settle(vec![Settlement::release_with_blame(&delivery, NOW, "blamed").unwrap()]).unwrap());
         assert_back(ours, 2.0, &job(1).body());
     }
     for (mut ours, delivery) in delivered("delayed") {

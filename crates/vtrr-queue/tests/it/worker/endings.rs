@@ -150,6 +150,7 @@ pub(super) async fn a_task_that_nobody_knows_is_a_dead_letter_in_the_end(runner:
     let id = bed.enqueue_call("t").await;
     let letter = bed.dead_letters(1).await.remove(0);
     assert_eq!((letter.id, letter.deliveries), (id, 3));
+    assert!(letter.error.ends_with("the last one: no handler for a task named \"t\""), "{}", letter.error);
     assert_eq!(worker.stop().await.released, 3);
 }
 

@@ -83,8 +83,8 @@ if fresh > 0 then
   else
     head.lane = head.lane + m
     local list = order.list_of(head, false)
-    call('LLEN', list.key)
-    list.read = true
+    order.check_list(list)
+    if m > 0 then list.back = entries end
     call('HLEN', key.waiting)
   end
 end
@@ -95,9 +95,8 @@ order.commit(true, function()
   if mode == 'all' then
     write('ZADD', key.queue, tags)
     write('HSET', key.task, pairs)
-  elseif #entries > 0 then
+  elseif #pairs > 0 then
     write('HSET', key.waiting, pairs)
-    write('RPUSH', order.list_of(order.head_of(partition), false).key, entries)
   end
 end)
 call('ZADD', key.request, now, request)

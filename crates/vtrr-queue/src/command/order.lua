@@ -72,7 +72,7 @@ function order.tagged(head) return head.kind == 'u' or head.kind == 'p' end
 function order.unpaid(head) return head.lane + head.old - head.old_paid + (head.kind == 'u' and 1 or 0) end
 function order.queued(head) return head.lane + head.paid + head.old + (order.tagged(head) and 1 or 0) end
 
--- Lanes: what was taken from the front and put there, to be written by commit().
+-- Lanes: what was taken from the front, put there and added behind, to be written by commit().
 
 function order.list_of(head, paid)
   local list = paid and head.paid_list or not paid and head.lane_list
@@ -121,6 +121,12 @@ function order.push_front(list, text)
   order.check_list(list)
   local front = list.front
   if front then front[#front + 1] = text else list.front = {text} end
+end
+
+function order.push_back(list, text)
+  order.check_list(list)
+  local back = list.back
+  if back then back[#back + 1] = text else list.back = {text} end
 end
 
 -- The order: R1 to R11 of docs/protocol.md. The same steps as state/order.rs.
@@ -361,6 +367,7 @@ local function write_lane(list, live_ones)
       call('LTRIM', list.key, list.taken, -1)
     end
     if list.front then write('LPUSH', list.key, list.front) end
+    if list.back then write('RPUSH', list.key, list.back) end
   end
 end
 

@@ -28,10 +28,7 @@ for i = 1, #ARGV do
           head.kind, head.id = 'u', id
           order.put_tag(id, order.charge(head, weight), payload)
         else
-          local list = order.list_of(head, false)
-          order.check_list(list)
-          list.back = list.back or {}
-          list.back[#list.back + 1] = number .. ' ' .. id
+          order.push_back(order.list_of(head, false), number .. ' ' .. id)
           put(plan.waiting, id, payload)
           head.lane = head.lane + 1
         end
@@ -39,10 +36,5 @@ for i = 1, #ARGV do
     end
   end
 end
-order.commit(false, function()
-  for i = 1, #order.head_list do
-    local list = order.head_list[i].lane_list
-    if list and list.back then write('RPUSH', list.key, list.back) end
-  end
-end)
+order.commit(false)
 return {flags}

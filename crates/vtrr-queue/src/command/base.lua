@@ -1,4 +1,4 @@
--- base: what all scripts share. A script plans in its own memory, reading only, and writes everything in order.commit(),
+-- base: what all scripts share. A script plans in its own memory, reading only, and writes everything in commit(),
 -- after every key it will write has been read with the command of its type: so an error changes nothing.
 --
 -- Functions stand in tables (order, lease, serve) and state beside them: each local that a closure captures makes the

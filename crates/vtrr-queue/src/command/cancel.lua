@@ -22,5 +22,5 @@ for i = 1, #ARGV do
   end
   if codes[i] == 0 then order.count('cancelled', 1) end
 end
-order.commit(false)
+commit(false)
 return {codes}

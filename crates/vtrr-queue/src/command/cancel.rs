@@ -7,7 +7,7 @@ use crate::keys::QueueName;
 use crate::state::{Place, State};
 use crate::task::TaskId;
 
-pub(crate) const SCRIPT: Script = script!("cancel", "order");
+pub(crate) const SCRIPT: Script = script!("cancel", "order", "commit");
 
 /// Takes up to 1,000 queued or delayed tasks out, in one atomic step; answers one [`Cancelled`] each, in order.
 ///

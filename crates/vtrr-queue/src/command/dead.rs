@@ -8,8 +8,8 @@ use crate::state::{State, as_ms};
 use crate::task::{Payload, TaskId};
 
 pub(crate) const LIST: Script = script!("dead_letters");
-pub(crate) const REDRIVE: Script = script!("redrive", "order", "lease");
-pub(crate) const DISCARD: Script = script!("discard", "order", "lease");
+pub(crate) const REDRIVE: Script = script!("redrive", "order", "commit", "lease");
+pub(crate) const DISCARD: Script = script!("discard", "order", "commit", "lease");
 
 /// Up to `limit` dead letters from position `offset`, oldest first. Changes nothing. O(log dead + limit).
 #[derive(Debug, Clone)]

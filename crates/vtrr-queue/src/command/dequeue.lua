@@ -16,7 +16,7 @@ if repeated then
     local h = holding.last[id] and held_of(id)
     if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.payload} end
   end
-  order.commit(false)
+  commit(false)
   return {codes, lease.next_due(), 0, deliveries}
 end
 
@@ -102,6 +102,6 @@ if name ~= '' then
   end
   put(plan.owner, name, #kept > 0 and holding)
 end
-order.commit(false)
+commit(false)
 if delivered > 0 then call('HSET', key.meta, 'token', format('%.0f', tokens)) end
 return {codes, lease.next_due(), more and 1 or 0, deliveries}

@@ -9,7 +9,7 @@ use crate::keys::{QueueName, text};
 use crate::state::{MAX_DUE, Place, State};
 use crate::task::{Delivery, MAX_PAYLOAD_BYTES, Owner, Payload, TaskId, Token};
 
-pub(crate) const SCRIPT: Script = script!("dequeue", "order", "lease", "serve");
+pub(crate) const SCRIPT: Script = script!("dequeue", "order", "commit", "lease", "serve");
 
 /// The lease of a delivery unless said otherwise.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);

@@ -9,5 +9,5 @@ for i = 1, #ARGV do
   flags[i] = h and h.place == 'd' and 1 or 0
   if flags[i] == 1 then lease.forget_dead(ARGV[i]) end
 end
-order.commit(false)
+commit(false)
 return {flags}

@@ -89,7 +89,7 @@ if fresh > 0 then
   end
 end
 
-order.commit(true, function()
+commit(true, function()
   call('HSET', key.meta, 'version', 1, 'mode', mode, 'serial', format('%.0f', serial))
   if fresh == 0 then return end
   if mode == 'all' then

@@ -10,7 +10,7 @@ use crate::keys::{QueueName, text};
 use crate::state::{Place, REQUEST_MS, State};
 use crate::task::{MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Partition, Payload, Task, TaskId, json_string};
 
-pub(crate) const SCRIPT: Script = script!("enqueue", "order", "lease");
+pub(crate) const SCRIPT: Script = script!("enqueue", "order", "commit", "lease");
 
 /// Stores tasks of one partition, in order; all or nothing for up to 1,000 tasks and 4 MiB, else in such chunks.
 ///

@@ -20,5 +20,5 @@ else
 end
 call('ZCARD', key.lease)
 call('HDEL', key.meta, '')
-order.write('lease')
+write_overlay('lease')
 return {codes}

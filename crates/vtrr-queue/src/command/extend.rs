@@ -9,7 +9,7 @@ use crate::keys::QueueName;
 use crate::state::State;
 use crate::task::{Delivery, Owner, TaskId, Token};
 
-pub(crate) const SCRIPT: Script = script!("extend", "order", "lease");
+pub(crate) const SCRIPT: Script = script!("extend", "order", "commit", "lease");
 
 /// Sets the deadlines of leases to now + `lease`, in one atomic step; answers one [`Settled`] each, in order.
 ///

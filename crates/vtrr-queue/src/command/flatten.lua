@@ -60,7 +60,7 @@ if not done and budget > 0 then
 end
 call('HLEN', key.waiting)
 call('ZCARD', key.lease)
-order.commit(false)
+commit(false)
 local in_lanes = call('HLEN', key.waiting)
 if in_lanes == 0 and not done then
   -- A head that a partition got since the cursor passed it stays one; it does no harm in mode `all`.

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::keys::QueueName;
 use crate::state::{GivenBack, MAX_STEP, Place, State};
 
-pub(crate) const FLATTEN: Script = script!("flatten", "order", "lease");
+pub(crate) const FLATTEN: Script = script!("flatten", "order", "commit", "lease");
 pub(crate) const UNFLATTEN: Script = script!("unflatten");
 
 /// Mode `head` → `all`: tags everything that waits and brings in everything delayed, 1,000 tasks a step. The mode

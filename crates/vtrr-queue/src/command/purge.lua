@@ -122,5 +122,5 @@ else
   end
 end
 order.count('purged', purged)
-order.commit(false)
+commit(false)
 return {phase == '' and '' or phase .. ' ' .. at .. ' ' .. mark, purged, leased, delayed_count, dead_count}

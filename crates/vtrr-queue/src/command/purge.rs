@@ -7,7 +7,7 @@ use crate::keys::QueueName;
 use crate::state::{MAX_STEP, Place, State};
 use crate::task::{Partition, Payload};
 
-pub(crate) const SCRIPT: Script = script!("purge", "order");
+pub(crate) const SCRIPT: Script = script!("purge", "order", "commit");
 
 /// Takes out the tasks that were queued when it began, 1,000 a step; leased, delayed and dead ones stay and are
 /// counted. Each step is atomic; a purge that is interrupted can be started again.

@@ -36,5 +36,5 @@ for i = 1, #ARGV do
     end
   end
 end
-order.commit(false)
+commit(false)
 return {flags}

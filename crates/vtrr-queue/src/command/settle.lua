@@ -9,5 +9,5 @@ if ARGV[1] == '' then
 else
   codes = lease.settle_owner(ARGV[1], ARGV[3], tonumber(ARGV[4]), ARGV[5])
 end
-order.commit(false)
+commit(false)
 return {codes}

@@ -9,7 +9,7 @@ use crate::keys::QueueName;
 use crate::state::State;
 use crate::task::{Body, Delivery, Owner, TaskId, Token};
 
-pub(crate) const SCRIPT: Script = script!("settle", "order", "lease");
+pub(crate) const SCRIPT: Script = script!("settle", "order", "commit", "lease");
 
 /// Longest error text of a dead letter, in bytes; longer ones are cut.
 pub const MAX_ERROR_BYTES: usize = 4_096;

@@ -18,7 +18,7 @@ elseif mode ~= 'all' and head.old == 0 then
   if head.finish then head.finish = move(head.finish) end
 end
 head.share = new
-order.commit(new ~= 1, function()
+commit(new ~= 1, function()
   if new == 1 then call('HDEL', key.share, head.partition) else call('HSET', key.share, head.partition, ARGV[2]) end
 end)
 return {}

@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::tag::Share;
 use crate::task::Partition;
 
-pub(crate) const SCRIPT: Script = script!("share", "order");
+pub(crate) const SCRIPT: Script = script!("share", "order", "commit");
 
 /// Sets the share of a partition; a share of 1 is no record. It acts at once on the whole backlog in mode `head`, on
 /// tasks enqueued later in mode `all`. It stays until it is cleared, also when the queue is empty. O(log partitions).

@@ -99,7 +99,7 @@ end
 
 order.served = limit
 if next_head ~= '0' or #old == limit then more = true end
-order.commit(false)
+commit(false)
 if next_head == '0' then call('HDEL', key.meta, 'sweep_head') else call('HSET', key.meta, 'sweep_head', next_head) end
 if next_held == '0' then call('HDEL', key.meta, 'sweep_held') else call('HSET', key.meta, 'sweep_held', next_held) end
 return {reclaimed, back, healed, dropped, more and 1 or 0}

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::keys::QueueName;
 use crate::state::{MAX_DEAD_MS, MAX_SWEEP, State};
 
-pub(crate) const SCRIPT: Script = script!("sweep", "order", "lease");
+pub(crate) const SCRIPT: Script = script!("sweep", "order", "commit", "lease");
 
 /// Takes back expired leases, brings back delayed tasks that are due, gives partitions whose head was taken by 0.1.0
 /// workers a new one, drops what those workers left over, and dead letters older than 30 days. At most 250 tasks and

@@ -335,3 +335,26 @@ fn three_hundred_thousand_tasks_in_one_call() {
     assert_eq!((purged.purged, purged.leased), (TASKS as u64 - 997, 997));
     assert_eq!(pair.keys(), ["held", "lease", "meta", "running"]);
 }
+
+/// Large calls put a member of the scripts' own into small sets and take it out again: nobody can be called like it.
+#[test]
+fn partitions_and_tasks_may_be_called_like_anything_a_script_writes() {
+    let names: Vec<String> = (0..30).map(|n| n.to_string()).chain((60..70).map(|n| "-".repeat(n))).collect();
+    let mut pair = Pair::new();
+    for name in &names {
+        let command = pair.queue.enqueue(name, ["", "!", "?"].map(|end| task(&format!("{name}{end}")))).unwrap();
+        pair.run(command);
+    }
+    pair.compare();
+    for _ in 0..2 {
+        let deliveries = pair.dequeue(names.len()).deliveries;
+        assert_eq!(deliveries.len(), names.len());
+        pair.compare();
+        let extend = pair.queue.extend(&deliveries, LEASE).unwrap();
+        pair.run(extend);
+        pair.compare();
+    }
+    let found = pair.run(pair.queue.stats());
+    assert_eq!((found.queued, found.leased), (names.len() as u64, 2 * names.len() as u64));
+    assert_eq!(pair.drain(), names.len());
+}

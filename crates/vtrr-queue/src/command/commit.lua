@@ -1,0 +1,171 @@
+
+-- commit: the end of a command: what becomes of the partitions' records, and all writes.
+
+local write_overlay, commit = (function()
+
+local function format_head(head)
+  if head.paid == 0 and head.old == 0 then return head.kind .. head.lane .. ' ' .. head.id end
+  return head.kind .. head.lane .. ',' .. head.paid .. ',' .. head.old .. ',' .. head.old_paid .. ' ' .. head.id
+end
+
+-- R6: idle partitions whose F V has passed; bounded.
+local function forget_idle()
+  if order.served == 0 then return end
+  local V, idle, finish = order.V, plan.idle, plan.finish
+  idle.read = true
+  local limit, known = 2 * order.served + 8, 0
+  for _ in pairs(idle.new) do known = known + 1 end
+  local found, passed = call('ZRANGEBYSCORE', key.idle, '-inf', V, 'LIMIT', 0, limit + known), {}
+  for i = 1, #found do
+    if #passed < limit and idle.new[found[i]] == nil then passed[#passed + 1] = found[i] end
+  end
+  for from = 1, #passed, 1000 do
+    local some = {unpack(passed, from, math.min(from + 999, #passed))}
+    local finishes, shares = call('HMGET', key.finish, unpack(some)), call('HMGET', key.share, unpack(some))
+    finish.read = true
+    for i = 1, #some do
+      if not finishes[i] or tonumber(finishes[i]) <= V + 1 / tonumber(shares[i] or 1) then
+        put(finish, some[i], nil)
+        put(idle, some[i], nil)
+      end
+    end
+  end
+end
+
+-- What becomes of the partitions' records.
+local function close_heads()
+  local head_list, head_text, finish, idle = order.head_list, plan.head.new, plan.finish.new, plan.idle.new
+  for i = 1, #head_list do
+    local head = head_list[i]
+    local partition = head.partition
+    if head.kind == '-' and order.queued(head) == 0 then
+      if head.text then head_text[partition] = false end
+      if head.finish and head.finish <= order.V + 1 / head.share then head.finish = nil end
+      idle[partition] = head.finish and head.finish - 1 / head.share or false
+    else
+      local text = format_head(head)
+      if text ~= head.text then head_text[partition] = text end
+      if not head.text then idle[partition] = false end
+    end
+    if head.finish ~= head.finish_before then finish[partition] = head.finish or false end
+    if head.lane == 0 and head.had_lane then order.check_list(order.list_of(head, false)) end
+    if head.paid == 0 and head.had_paid then order.check_list(order.list_of(head, true)) end
+  end
+end
+
+local function write_lane(list, live_ones)
+  if live_ones == 0 then
+    if list.read then call('UNLINK', list.key) end
+  else
+    if list.taken == 1 then
+      call('LPOP', list.key)
+    elseif list.taken > 0 then
+      call('LTRIM', list.key, list.taken, -1)
+    end
+    if list.front then write('LPUSH', list.key, list.front) end
+    if list.back then write('RPUSH', list.key, list.back) end
+  end
+end
+
+-- A server keeps up to some hundred short members as one list, and walks it for each. A long one, put in and taken out
+-- again, makes a table of it for good: worth it where a call writes many. No task and no partition can have its name.
+local SMALL = {queue = true, lease = true, head = true, finish = true, running = true}
+local LONG = string.rep('-', 65) .. '\0'
+
+local SETS = {queue = true, lease = true, delayed = true, dead = true, idle = true}
+
+local function format_held(h)
+  return table.concat({h.place, h.token, h.deliveries, h.blames, h.free_used, h.max_deliveries, h.start, h.owner, h.payload}, ' ')
+end
+
+local function format_owner(holding)
+  local parts = {holding.request}
+  for _, id in ipairs(holding.ids) do
+    local last = holding.last[id]
+    if last ~= nil then parts[#parts + 1] = (last and '\0+' or '\0-') .. id end
+  end
+  return table.concat(parts)
+end
+
+-- Writes one overlay: what goes, then what comes.
+local function write_overlay(name)
+  local overlay, is_set = plan[name], SETS[name]
+  local to_text = name == 'held' and format_held or format_owner -- the only ones with records in them
+  local gone, n, args, m = {}, 0, {}, 0
+  for field, value in pairs(overlay.new) do
+    if not value then
+      n = n + 1
+      gone[n] = field
+    else
+      if is_set then
+        field, value = value, field
+      elseif type(value) == 'table' then
+        value = to_text(value)
+      end
+      args[m + 1], args[m + 2] = field, value
+      m = m + 2
+    end
+  end
+  local remove = is_set and 'ZREM' or 'HDEL'
+  if n > 0 then write(remove, overlay.key, gone) end
+  if m > 0 then write(is_set and 'ZADD' or 'HSET', overlay.key, args) end
+  if m >= 32 and SMALL[name] then
+    if is_set then call('ZADD', overlay.key, 0, LONG) else call('HSET', overlay.key, LONG, 0) end
+    call(remove, overlay.key, LONG)
+  end
+end
+
+-- Writes the plan. `first` writes what a command has beside it. With `grows` it must start with a write that a full server
+-- refuses; else the first write is one that it lets through, and then it lets all of them through.
+local function commit(grows, first)
+  order.on_tag = false
+  close_heads()
+  forget_idle()
+  local names = {}
+  for name, overlay in pairs(plan) do
+    if next(overlay.new) ~= nil then
+      if not overlay.read then call(SETS[name] and 'ZCARD' or 'HLEN', overlay.key) end
+      if name ~= 'finish' and name ~= 'idle' then names[#names + 1] = name end
+    end
+  end
+  -- What is read after the first write is read before it too, in case that is not allowed.
+  call('EXISTS', key.queue)
+  local buried = next(plan.dead.new) ~= nil
+  if buried then
+    call('HLEN', key.error)
+    call('ZCARD', key.dead)
+    call('ZRANGE', key.dead, 0, 0)
+  end
+
+  if not grows then call('HDEL', key.meta, '') end
+  if first then first() end
+  for i = 1, #order.head_list do
+    local head = order.head_list[i]
+    if head.lane_list then write_lane(head.lane_list, head.lane) end
+    if head.paid_list then write_lane(head.paid_list, head.paid) end
+  end
+  for i = 1, #names do write_overlay(names[i]) end
+  if call('EXISTS', key.queue) == 0 then
+    -- R5.
+    call('DEL', key.virtual_time, key.finish, key.idle)
+    if call('EXISTS', key.waiting) == 0 then call('DEL', key.head) end
+  else
+    write_overlay('finish')
+    write_overlay('idle')
+    if order.V ~= order.V_before then call('SET', key.virtual_time, order.V) end
+  end
+  local too_many = buried and call('ZCARD', key.dead) - 10000 or 0
+  if too_many > 0 then
+    local oldest = call('ZRANGE', key.dead, 0, math.min(too_many, 1000) - 1)
+    write('ZREM', key.dead, oldest)
+    write('HDEL', key.error, oldest)
+    write('HDEL', key.held, oldest)
+  end
+  for total, n in pairs(order.totals) do
+    if n ~= 0 then call('HINCRBY', key.meta, total, n) end
+  end
+  if order.placed then redis.pcall('PUBLISH', key.wake, '') end
+end
+
+return write_overlay, commit
+end)()

@@ -12,9 +12,12 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use vtrr_queue::{Blocking, Command as _, Queue, Settlement, Task};
+use vtrr_queue::worker::BoxError;
+use vtrr_queue::{Blocking, Command as _, Context, Queue, Redis, Settlement, Task, Worker};
 
 const ROUNDS: usize = 5;
 const BATCH: usize = 1_000;
@@ -42,6 +45,14 @@ impl Server {
             std::thread::yield_now();
         };
         Self { process, port, admin }
+    }
+
+    fn connection(&self) -> redis::Connection {
+        redis::Client::open(("127.0.0.1", self.port)).unwrap().get_connection().unwrap()
+    }
+
+    fn runner(&self) -> Blocking<redis::Connection> {
+        Blocking::new(self.connection())
     }
 
     fn info(&mut self, section: &str, field: &str) -> f64 {
@@ -115,8 +126,7 @@ fn fill(runner: &mut Blocking<impl redis::ConnectionLike>, queue: &Queue, partit
 
 fn enqueue(server: &mut Server, queue: &Queue) -> Figures {
     server.flush();
-    let connection = redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap();
-    let mut runner = Blocking::new(connection);
+    let mut runner = server.runner();
     measure(server, 100 * BATCH, || fill(&mut runner, queue, 100, BATCH))
 }
 
@@ -124,8 +134,7 @@ fn enqueue(server: &mut Server, queue: &Queue) -> Figures {
 fn serve(server: &mut Server, queue: &Queue, partitions: usize, batch: usize, one_call: bool) -> Figures {
     server.flush();
     let n = if batch == 1 { 2_000 } else { 10_000 };
-    let connection = redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap();
-    let mut runner = Blocking::new(connection);
+    let mut runner = server.runner();
     fill(&mut runner, queue, partitions, 2 * n / partitions);
     let mut figures = measure(server, n, || {
         let mut settlements: Vec<Settlement> = Vec::new();
@@ -150,15 +159,10 @@ fn serve(server: &mut Server, queue: &Queue, partitions: usize, batch: usize, on
 fn floor(server: &mut Server, queue: &Queue, batch: usize) -> Figures {
     server.flush();
     let n = 10_000;
-    let mut connection = redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap();
+    let mut connection = server.connection();
     let call = queue.dequeue(batch).unwrap().call();
     let script = redis::Script::new(include_str!("floor.lua"));
-    fill(
-        &mut Blocking::new(redis::Client::open(("127.0.0.1", server.port)).unwrap().get_connection().unwrap()),
-        queue,
-        100,
-        2 * n / 100,
-    );
+    fill(&mut server.runner(), queue, 100, 2 * n / 100);
     let mut figures = measure(server, n, || {
         let mut done: Vec<String> = Vec::new();
         for _ in 0..n / batch {
@@ -170,6 +174,36 @@ fn floor(server: &mut Server, queue: &Queue, batch: usize) -> Figures {
             assert_eq!(deliveries.len(), batch);
             done = deliveries.into_iter().map(|(id, _, _)| id).collect();
         }
+    });
+    figures.bytes = 0.0;
+    figures
+}
+
+/// The Rust worker with handlers that do nothing, until the last task is acked.
+fn worker(server: &mut Server, queue: &Queue, concurrency: usize) -> Figures {
+    server.flush();
+    let n = 20_000;
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    fill(&mut server.runner(), queue, 100, n / 100);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let done = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&done);
+    let all_done = async move {
+        while counted.load(Ordering::Relaxed) < n {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let worker = Worker::builder(queue.clone(), Redis::connect(url.as_str()).unwrap())
+        .concurrency(concurrency)
+        .register("myapp.tasks.process_file", move |_: Context, _: (String, String)| {
+            done.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, BoxError>(()) }
+        })
+        .build()
+        .unwrap();
+    let mut figures = measure(server, n, || {
+        let summary = runtime.block_on(worker.run_until(all_done)).unwrap();
+        assert_eq!(summary.succeeded, n as u64);
     });
     figures.bytes = 0.0;
     figures
@@ -232,5 +266,9 @@ fn main() {
                 }
             }
         }
+    }
+    for concurrency in [1, 100] {
+        let rounds = (0..ROUNDS).map(|_| worker(&mut server, &queue, concurrency)).collect();
+        show(&format!("Rust worker, no-op tasks, {concurrency} at once"), median(rounds));
     }
 }

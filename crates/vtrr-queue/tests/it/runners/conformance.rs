@@ -1,5 +1,8 @@
 //! The same list on every runner, and what each way to connect promises.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use vtrr_queue::{Blocking, ErrorKind, Memory, Queue, Redis, Runner};
 
@@ -102,6 +105,79 @@ fn cluster() {
     }
 }
 
+/// Three nodes that share the slots.
+fn three_nodes() -> Vec<Server> {
+    let node =
+        || Server::options(Kind::Redis).arg("--cluster-enabled", "yes").arg("--cluster-announce-ip", "127.0.0.1").start();
+    let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
+    for (node, [first, last]) in nodes.iter().zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]]) {
+        node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last]).unwrap();
+        nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let knows_all = |node: &Server| {
+        let info = node.command(&["CLUSTER", "INFO"]).unwrap();
+        info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_size:3")
+    };
+    while !nodes.iter().all(knows_all) {
+        assert!(Instant::now() < deadline, "the cluster does not form");
+        thread::sleep(Duration::from_millis(20));
+    }
+    nodes
+}
+
+/// A word of a reply to `CLUSTER …`: what stands between the type and the end of the line.
+fn word(reply: &str) -> &str {
+    reply.lines().next_back().unwrap().trim_start_matches([':', '+'])
+}
+
+#[test]
+fn a_queue_is_found_on_any_node_of_a_cluster_and_followed_when_its_slot_moves() {
+    let nodes = three_nodes();
+    let mut runner = Async::new(Redis::cluster([nodes[0].url()]).unwrap());
+    let mut used = [false; 3];
+    for name in ["{a}", "{b}", "{c}", "{d}", "{e}", "{f}"] {
+        let slot: usize = word(&nodes[0].command(&["CLUSTER", "KEYSLOT", name]).unwrap()).parse().unwrap();
+        used[slot.min(16_382) / 5_461] = true;
+        conforms(&mut runner, name);
+    }
+    assert_eq!(used, [true; 3]);
+
+    let queue = queue("{moves}");
+    let slot = word(&nodes[0].command(&["CLUSTER", "KEYSLOT", "{moves}"]).unwrap()).to_owned();
+    let from = slot.parse::<usize>().unwrap().min(16_382) / 5_461;
+    let to = (from + 1) % 3;
+    enqueue(&mut runner, &queue, 20);
+    assert_eq!(dequeue(&mut runner, &queue, 5).deliveries.len(), 5);
+    let ids: Vec<_> = nodes.iter().map(|node| word(&node.command(&["CLUSTER", "MYID"]).unwrap()).to_owned()).collect();
+    nodes[to].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]).unwrap();
+    nodes[from].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]).unwrap();
+    let keys = nodes[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
+    let keys: Vec<_> = keys.lines().filter(|line| line.starts_with("vtrr:")).collect();
+    assert!(keys.len() > 5, "{keys:?}");
+    let migrate = |keys: &[&str]| {
+        for key in keys {
+            let words = ["MIGRATE", "127.0.0.1", &nodes[to].port().to_string(), key, "0", "5000"];
+            assert!(nodes[from].command(&words).unwrap().starts_with("+OK"), "{key}");
+        }
+    };
+    migrate(&keys[..3]);
+    // Half of the keys here, half there: who calls now waits until they are together again.
+    let dequeued = thread::scope(|scope| {
+        let waiting = scope.spawn(|| dequeue(&mut Async::new(Redis::cluster([nodes[0].url()]).unwrap()), &queue, 20));
+        thread::sleep(Duration::from_millis(500));
+        assert!(!waiting.is_finished());
+        migrate(&keys[3..]);
+        for node in [to, from, 3 - to - from] {
+            nodes[node].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[to]]).unwrap();
+        }
+        waiting.join().unwrap()
+    });
+    assert_eq!(dequeued.deliveries.len(), 15);
+    ack(&mut runner, &queue, &dequeued);
+    assert_eq!(runner.run(queue.stats()).unwrap().leased, 5);
+}
+
 #[test]
 fn cluster_with_tls() {
     let server = Server::options(Kind::Redis).tls().cluster().arg("--tls-cluster", "yes").start();
@@ -119,7 +195,7 @@ fn sentinel() {
     conforms(&mut Async::new(Redis::sentinel_with(client())), "client");
     conforms(&mut Blocking::new(client().get_connection().unwrap()), "blocking");
     let mut runner = Async::new(Redis::sentinel([sentinel.url()], "unknown").unwrap());
-    runner.1 = runner.1.time_limit(std::time::Duration::from_millis(300));
+    runner.1 = runner.1.time_limit(Duration::from_millis(300));
     let error = runner.run(queue("q").stats()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("Master with given name not found"), "{error}");
@@ -164,7 +240,7 @@ fn a_runner_outlives_its_runtime() {
 fn a_node_of_a_cluster_is_no_single_server() {
     let server = Server::options(Kind::Redis).cluster().start();
     server.command(&["CLUSTER", "DELSLOTSRANGE", "0", "16383"]).unwrap();
-    let mut runner = Async::new(Redis::connect(&server.url()).unwrap().time_limit(std::time::Duration::from_millis(100)));
+    let mut runner = Async::new(Redis::connect(&server.url()).unwrap().time_limit(Duration::from_millis(100)));
     let error = runner.run(queue("{q}").stats()).unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("CLUSTERDOWN"), "{}", chain(&error));
 }

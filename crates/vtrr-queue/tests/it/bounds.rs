@@ -2,97 +2,12 @@
 //! where a call takes 1,000 or 100. On a server and in memory, with equal answers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::time::Duration;
 
-use vtrr_queue::{Command, Dequeue, Dequeued, Queue, Settlement, State, Step, Task, Whereabouts};
+use vtrr_queue::{Settlement, Task, Whereabouts};
 
 use crate::busy::{id, owner, task};
-use crate::clocked::Clocked;
-use crate::server::{Kind, Server};
-
-const NAME: &str = "q";
-const SECOND: u64 = 1_000_000;
-const LEASE: Duration = Duration::from_secs(30);
-
-/// The same queue on a server and in memory.
-struct Pair {
-    _server: Server,
-    clocked: Clocked,
-    state: State,
-    now_us: u64,
-    queue: Queue,
-}
-
-impl Pair {
-    fn new() -> Self {
-        let server = Server::start(Kind::Redis);
-        let clocked = Clocked::at(&server.url());
-        let queue = Queue::new(NAME).unwrap();
-        let mut pair = Self { _server: server, clocked, state: State::default(), now_us: 0, queue };
-        pair.wait(1_800_000_000);
-        pair
-    }
-
-    fn wait(&mut self, seconds: u64) {
-        self.now_us += seconds * SECOND;
-        self.clocked.set_clock(self.now_us);
-    }
-
-    fn run<C: Command<Reply: Debug> + Clone>(&mut self, command: C) -> C::Reply {
-        let mut twin = command.clone();
-        let ours = loop {
-            match twin.apply(self.state.at(self.now_us)).unwrap() {
-                Step::Done(reply) => break reply,
-                Step::Again => {}
-            }
-        };
-        let theirs = self.clocked.run(command).unwrap();
-        // Not `assert_eq`: they are long.
-        assert!(format!("{ours:?}") == format!("{theirs:?}"), "memory and server differ: {ours:.999?}\n{theirs:.999?}");
-        theirs
-    }
-
-    /// Both hold the same.
-    fn compare(&mut self) {
-        let (ours, theirs) = (self.state.dump(), self.clocked.dump(NAME));
-        let differ: Vec<_> = ours.keys().chain(theirs.keys()).filter(|key| ours.get(*key) != theirs.get(*key)).collect();
-        assert!(differ.is_empty(), "memory and server differ in {differ:?}");
-    }
-
-    fn enqueue(&mut self, partition: &str, n: usize) {
-        let letter = &partition[..1];
-        let tasks = (0..n).map(|n| task(&format!("{letter}{n}")));
-        let command = self.queue.enqueue(partition, tasks).unwrap();
-        self.run(command);
-    }
-
-    fn dequeue(&mut self, n: usize) -> Dequeued {
-        let command: Dequeue = self.queue.dequeue(n).unwrap().lease(LEASE).unwrap();
-        self.run(command)
-    }
-
-    /// Takes what there is, in calls of 1,000; acks it; answers how many there were.
-    fn drain(&mut self) -> usize {
-        let mut n = 0;
-        loop {
-            let dequeued = self.dequeue(1_000);
-            if dequeued.deliveries.is_empty() && !dequeued.more {
-                return n;
-            }
-            n += dequeued.deliveries.len();
-            let done: Vec<_> = dequeued.deliveries.iter().map(Settlement::ack).collect();
-            if !done.is_empty() {
-                let command = self.queue.settle(done).unwrap();
-                self.run(command);
-            }
-        }
-    }
-
-    fn keys(&mut self) -> Vec<String> {
-        self.clocked.keys(NAME).into_keys().filter(|key| key != "request").collect()
-    }
-}
+use crate::pair::{LEASE, NAME, Pair};
 
 /// Many tasks that are due at once, after leases that ran out or delays.
 fn ten_thousand_in_flight(partitions: usize) -> Pair {
@@ -334,27 +249,4 @@ fn three_hundred_thousand_tasks_in_one_call() {
     let purged = pair.clocked.run(queue.purge("a").unwrap()).unwrap();
     assert_eq!((purged.purged, purged.leased), (TASKS as u64 - 997, 997));
     assert_eq!(pair.keys(), ["held", "lease", "meta", "running"]);
-}
-
-/// Large calls put a member of the scripts' own into small sets and take it out again: nobody can be called like it.
-#[test]
-fn partitions_and_tasks_may_be_called_like_anything_a_script_writes() {
-    let names: Vec<String> = (0..30).map(|n| n.to_string()).chain((60..70).map(|n| "-".repeat(n))).collect();
-    let mut pair = Pair::new();
-    for name in &names {
-        let command = pair.queue.enqueue(name, ["", "!", "?"].map(|end| task(&format!("{name}{end}")))).unwrap();
-        pair.run(command);
-    }
-    pair.compare();
-    for _ in 0..2 {
-        let deliveries = pair.dequeue(names.len()).deliveries;
-        assert_eq!(deliveries.len(), names.len());
-        pair.compare();
-        let extend = pair.queue.extend(&deliveries, LEASE).unwrap();
-        pair.run(extend);
-        pair.compare();
-    }
-    let found = pair.run(pair.queue.stats());
-    assert_eq!((found.queued, found.leased), (names.len() as u64, 2 * names.len() as u64));
-    assert_eq!(pair.drain(), names.len());
 }

@@ -4,6 +4,7 @@
 mod bounds;
 mod busy;
 mod clocked;
+mod corners;
 mod crash;
 mod differential;
 mod errors;
@@ -11,6 +12,7 @@ mod examples;
 mod fairness;
 mod lost_replies;
 mod outages;
+mod pair;
 mod proxy;
 mod reference;
 mod resp;

@@ -73,11 +73,11 @@ impl Bench {
         Ok(self.run(command)?.ids)
     }
 
-    /// Takes 10,000 tasks in calls of 1,000 and leaves them leased.
+    /// Takes 10,000 tasks in calls of up to 1,000 and leaves them leased.
     fn lease(&mut self, lease: Duration) -> Result<Vec<Settlement>, Any> {
         let mut settlements = Vec::new();
-        for _ in 0..10 {
-            let command = self.queue.dequeue(1_000)?.lease(lease)?;
+        while settlements.len() < 10_000 {
+            let command = self.queue.dequeue((10_000 - settlements.len()).min(1_000))?.lease(lease)?;
             let later = |it| Settlement::retry(it, Duration::from_secs(3), None);
             settlements.extend(self.run(command)?.deliveries.iter().map(later).collect::<Result<Vec<_>, _>>()?);
         }

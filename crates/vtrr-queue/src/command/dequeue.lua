@@ -55,7 +55,8 @@ local bytes, deadline = 0, format('%.0f', now + lease_ms)
 local holder = name ~= '' and name or '-'
 local stamp = time[1] .. format('%06d', time[2]) .. '-'
 local held, leases, running = plan.held, plan.lease.new, plan.running
-while delivered < n and order.served < n + 100 and bytes < 4194304 do
+local seen, partitions = {}, 0
+while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 4194304 do
   local id, start, payload, partition = serve.take()
   if not id then break end
   order.served = order.served + 1
@@ -78,7 +79,10 @@ while delivered < n and order.served < n + 100 and bytes < 4194304 do
       held.new[id] = 'l ' .. token .. ' 1 0 0 ' .. max_deliveries .. format(' %.17g ', start) .. holder .. ' ' .. payload
     end
     leases[id] = deadline
-    if partition then running.new[partition] = (tonumber(get(running, partition)) or 0) + 1 end
+    if partition then
+      running.new[partition] = (tonumber(get(running, partition)) or 0) + 1
+      if not seen[partition] then seen[partition], partitions = true, partitions + 1 end
+    end
     delivered = delivered + 1
     deliveries[delivered] = {id, token, count, payload}
   else

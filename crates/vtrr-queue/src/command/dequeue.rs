@@ -1,12 +1,13 @@
 //! dequeue: settles, brings back what is due, hands out the next tasks in order.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{Command, Settled, Settlement, Step, Target, amount, milliseconds, script};
 use crate::call::{Call, Fields, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::{QueueName, text};
-use crate::state::{MAX_DUE, Place, State};
+use crate::state::{MAX_DUE, MAX_PARTITIONS, Place, State};
 use crate::task::{Delivery, MAX_PAYLOAD_BYTES, Owner, Payload, TaskId, Token};
 
 pub(crate) const SCRIPT: Script = script!("dequeue", "order", "commit", "lease", "serve");
@@ -17,7 +18,7 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub const DEFAULT_MAX_DELIVERIES: u32 = 5;
 
 /// Hands out up to `n` tasks in fair order, each under a lease. One atomic step: settle, give back what the owner lost,
-/// bring back what is due (at most 100 tasks), deliver (at most 4 MiB).
+/// bring back what is due (at most 100 tasks), deliver (tasks of at most 250 partitions, at most 4 MiB).
 ///
 /// Nothing to hand out is an empty list. O(n log partitions) in mode `head`, O(n log tasks) in mode `all`.
 #[derive(Debug, Clone)]
@@ -164,9 +165,15 @@ impl Command for Dequeue {
         }
         let (reclaimed, back) = state.bring_due(MAX_DUE);
         let (mut deliveries, mut bytes, mut served) = (Vec::new(), 0, 0);
-        while deliveries.len() < self.n && served < self.n + MAX_DUE && bytes < MAX_PAYLOAD_BYTES {
+        let mut partitions = HashSet::new();
+        while deliveries.len() < self.n
+            && served < self.n + MAX_DUE
+            && partitions.len() < MAX_PARTITIONS
+            && bytes < MAX_PAYLOAD_BYTES
+        {
             let Some(tagged) = state.take() else { break };
             served += 1;
+            partitions.extend(tagged.partition.clone());
             bytes += tagged.payload.as_ref().map_or(0, |payload| payload.as_bytes().len());
             deliveries.extend(state.deliver(tagged, self.lease_ms, self.max_deliveries, owner));
         }

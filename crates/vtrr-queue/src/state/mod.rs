@@ -22,6 +22,8 @@ pub(crate) use scored::{Scored, as_ms};
 pub(crate) const MAX_SKIPS: usize = 1_000;
 /// Most due leases and delayed tasks that a dequeue brings back.
 pub(crate) const MAX_DUE: usize = 100;
+/// Most partitions that a dequeue serves.
+pub(crate) const MAX_PARTITIONS: usize = 250;
 /// Most tasks that a sweep brings back: with as many partitions that is some 30 ms of work.
 pub(crate) const MAX_SWEEP: usize = 250;
 /// Most units of work of a purge or flatten call.

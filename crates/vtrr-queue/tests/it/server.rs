@@ -310,9 +310,14 @@ fn reserve() -> (u16, PathBuf) {
     for offset in 0..9_000 {
         let port = 11_000 + (first + offset * 7) % 9_000;
         let dir = env::temp_dir().join(format!("vtrr-test-{port}"));
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && fs::create_dir(&dir).is_ok() {
+        // In this order: trying the port of a server that is just being restarted would be in its way.
+        if fs::create_dir(&dir).is_err() {
+            continue;
+        }
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return (port, dir);
         }
+        let _ = fs::remove_dir(&dir);
     }
     panic!("no free port; are there old vtrr-test-* directories in the temporary directory?");
 }

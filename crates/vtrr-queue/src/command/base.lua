@@ -110,6 +110,34 @@ local function partition_of(payload)
   return payload and match(payload, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,') or (read(payload))
 end
 
+-- Waiting tasks: the payload without the names of its prefix: `serial weight at partition,rest`, the partition as JSON.
+
+local function pack(payload)
+  local json, weight, at, number, rest =
+    match(payload, '^{"partition_key":("[^"\\]*"),"weight":(%d+),"at":(%d+),"serial":(%d+)()')
+  if not json then
+    local close = find(payload, '","weight":', 19, true)
+    json = sub(payload, 18, close)
+    weight, at, number, rest = match(payload, '^","weight":(%d+),"at":(%d+),"serial":(%d+)()', close)
+  end
+  return number .. ' ' .. weight .. ' ' .. at .. ' ' .. json .. sub(payload, rest)
+end
+
+-- Payload, weight, serial.
+local function unpack_waiting(text)
+  local number, weight, at, json, rest = match(text, '^(%d+) (%d+) (%d+) ("[^"\\]*")()')
+  if not number then
+    -- The partition has escapes: it ends with the first quote that is none.
+    local from
+    number, weight, at, from = match(text, '^(%d+) (%d+) (%d+) ()')
+    local last = find(text, '["\\]', from + 1)
+    while byte(text, last) ~= 34 do last = find(text, '["\\]', last + 2) end
+    json, rest = sub(text, from, last), last + 1
+  end
+  local payload = '{"partition_key":' .. json .. ',"weight":' .. weight .. ',"at":' .. at .. ',"serial":' .. number .. sub(text, rest)
+  return payload, tonumber(weight), number
+end
+
 -- Held tasks: `place token deliveries blames free_used max_deliveries start owner payload`. In the plan they are text
 -- until held_of() is asked for one.
 

@@ -22,7 +22,8 @@ if given == '1' then
   for i = 1, tasks do
     local id = ids[i]
     local h = held_of(id)
-    local payload = get(plan.waiting, id) or get(plan.task, id)
+    local waiting = get(plan.waiting, id)
+    local payload = waiting and unpack_waiting(waiting) or get(plan.task, id)
     if h and h.place ~= 'd' and not payload then payload = h.payload end
     if payload then
       if partition_of(payload) ~= partition then return {'ERR', 'conflict', 'id ' .. id .. ' is live in another partition'} end
@@ -51,6 +52,7 @@ if fresh > 0 then
   if mode == 'all' or order.unpaid(head) == 0 then order.arrive(head) end
   local first = mode == 'head' and head.kind == '-' and head.old + head.lane + head.paid == 0
   local prefix, at = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. format('%.0f', now) .. ',"serial":'
+  local waits = ' ' .. format('%.0f', now) .. ' ' .. json .. ','
   local n, m = 0, 0
   for i = 1, tasks do
     if not skip[i] then
@@ -58,19 +60,22 @@ if fresh > 0 then
       local id, weight = ARGV[from], ARGV[from + 1]
       serial = serial + 1
       local number = whole(serial)
-      local payload = prefix .. weight .. at .. number .. ',' .. ARGV[from + 2]
-      if mode == 'all' then
-        tags[n + 1], tags[n + 2] = order.charge(head, tonumber(weight)), id
-        pairs[n + 1], pairs[n + 2] = id, payload
-        n = n + 2
-      elseif first then
-        head.kind, head.id = 'u', id
-        plan.queue.new[id], plan.task.new[id] = order.charge(head, tonumber(weight)), payload
-        first = false
+      local rest = ARGV[from + 2]
+      if mode == 'all' or first then
+        local payload, start = prefix .. weight .. at .. number .. ',' .. rest, order.charge(head, tonumber(weight))
+        if first then
+          head.kind, head.id = 'u', id
+          plan.queue.new[id], plan.task.new[id] = start, payload
+          first = false
+        else
+          tags[n + 1], tags[n + 2] = start, id
+          pairs[n + 1], pairs[n + 2] = id, payload
+          n = n + 2
+        end
       else
         m = m + 1
         entries[m] = number .. ' ' .. id
-        pairs[n + 1], pairs[n + 2] = id, payload
+        pairs[n + 1], pairs[n + 2] = id, number .. ' ' .. weight .. waits .. rest
         n = n + 2
       end
     end

@@ -10,6 +10,7 @@ local function left(set) return math.max((score(set, id) or 0) - now, 0) end
 if at == 'l' then return {'leased', n, h.payload, left(plan.lease), h.owner} end
 if at == 'p' or at == 'r' then return {'delayed', n, h.payload, left(plan.delayed)} end
 if at == 'd' then return {'dead', n, h.payload, get(plan.error, id) or ''} end
-if get(plan.waiting, id) then return {'waiting', n, get(plan.waiting, id)} end
+local waiting = get(plan.waiting, id)
+if waiting then return {'waiting', n, (unpack_waiting(waiting))} end
 if not score(plan.queue, id) then return {'gone'} end
 return {'tagged', n, get(plan.task, id) or '', format('%.17g', score(plan.queue, id))}

@@ -33,7 +33,7 @@ local function flatten_head(head)
       if paid then head.paid = 0 else head.lane = 0 end
     else
       budget = budget - 1
-      local id, payload, weight = order.live(text, head.partition)
+      local id, payload, weight = order.live(text)
       if id then
         put(plan.waiting, id, nil)
         order.put_tag(id, paid and order.V or order.charge(head, weight), payload)

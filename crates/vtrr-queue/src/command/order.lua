@@ -159,18 +159,14 @@ end
 
 function order.ghost(head) return '\0' .. head.partition end
 
--- The waiting task of a lane entry, if it is live: id, payload, weight. `partition` is where it stands.
-function order.live(text, partition)
+-- The waiting task of a lane entry, if it is live: id, payload, weight.
+function order.live(text)
   local number, id = match(text, '^(%d+) (.*)$')
-  local payload = get(plan.waiting, id)
-  if not payload then return nil end
-  local weight, stored = match(payload, '^"weight":(%d+),"at":%d+,"serial":(%d+),', #partition + 21)
-  if not weight then -- the partition is escaped in it
-    local _
-    _, weight, stored = read(payload)
-  end
+  local waiting = get(plan.waiting, id)
+  if not waiting then return nil end
+  local payload, weight, stored = unpack_waiting(waiting)
   if stored ~= number then return nil end
-  return id, payload, tonumber(weight)
+  return id, payload, weight
 end
 
 function order.promote(head)
@@ -182,7 +178,7 @@ function order.promote(head)
       -- Somebody deleted payloads: nothing is left of what was counted.
       if paid then head.paid = 0 else head.lane = 0 end
     else
-      local id, payload, weight = order.live(text, head.partition)
+      local id, payload, weight = order.live(text)
       if id then
         plan.waiting.new[id] = false
         local start = order.V
@@ -213,11 +209,11 @@ function order.take_back(head)
     put(plan.queue, order.ghost(head), nil)
   elseif kind ~= '-' then
     local start, payload = score(plan.queue, id), get(plan.task, id)
-    if not start or not payload then return end
+    local _, _, number = read(payload)
+    if not start or not number then return end -- gone, or replaced by a task of 0.1.0 with this id
     put(plan.queue, id, nil)
     put(plan.task, id, nil)
-    put(plan.waiting, id, payload)
-    local _, _, number = read(payload)
+    put(plan.waiting, id, pack(payload))
     order.push_front(order.list_of(head, kind == 'p'), number .. ' ' .. id)
     if kind == 'p' then
       head.paid = head.paid + 1
@@ -260,7 +256,7 @@ function order.place(id, paid)
     order.push_front(order.list_of(head, false), text)
     head.lane = head.lane + 1
   end
-  put(plan.waiting, id, payload)
+  put(plan.waiting, id, pack(payload))
   order.promote(head)
 end
 
@@ -276,10 +272,10 @@ end
 
 -- Takes a queued task out for good (R11). Answers whether it was there.
 function order.remove_queued(id)
-  local payload = get(plan.waiting, id)
-  if payload then
+  local waiting = get(plan.waiting, id)
+  if waiting then
     put(plan.waiting, id, nil)
-    local head = order.head_of(partition_of(payload))
+    local head = order.head_of(partition_of(unpack_waiting(waiting)))
     local h = held_of(id)
     if h and h.place == 'Q' then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
     if h then put(plan.held, id, nil) end
@@ -292,7 +288,7 @@ function order.remove_queued(id)
   end
   local start = score(plan.queue, id)
   if not start then return false end
-  payload = get(plan.task, id)
+  local payload = get(plan.task, id)
   put(plan.queue, id, nil)
   put(plan.task, id, nil)
   local partition = partition_of(payload)

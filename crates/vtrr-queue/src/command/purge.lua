@@ -29,7 +29,7 @@ local function purge_list(head, paid)
       if paid then head.paid = 0 else head.lane = 0 end
       return true
     end
-    local id, payload = order.live(text, head.partition)
+    local id, payload = order.live(text)
     if id then
       if not is_doomed(payload) then
         order.push_front(list, text)

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::task::Payload;
+
 use super::{Entry, Held, Holding, Kind, Place, Scored, State};
 
 type Fields = BTreeMap<String, String>;
@@ -21,7 +23,7 @@ impl State {
             ("current_virtual_time", Fields::from([(String::new(), format!("{:?}", self.virtual_time))])),
             ("partition_virtual_time", map(&self.finish, |finish| format!("{finish:?}"))),
             ("task", map(&self.task, |payload| String::from_utf8_lossy(&payload.0).into())),
-            ("waiting", map(&self.waiting, |payload| String::from_utf8_lossy(&payload.0).into())),
+            ("waiting", map(&self.waiting, waiting)),
             (
                 "head",
                 map(&self.head, |head| {
@@ -82,6 +84,13 @@ fn map<T>(map: &std::collections::HashMap<String, T>, text: impl Fn(&T) -> Strin
 
 fn list(lane: &std::collections::VecDeque<Entry>) -> Fields {
     lane.iter().enumerate().map(|(i, entry)| (format!("{i:06}"), format!("{} {}", entry.serial, entry.id))).collect()
+}
+
+fn waiting(payload: &Payload) -> String {
+    let Some(prefix) = payload.prefix() else { return String::new() };
+    let partition = serde_json::Value::from(prefix.partition);
+    let rest = String::from_utf8_lossy(&payload.0[prefix.end..]);
+    format!("{} {} {} {partition},{rest}", prefix.serial, prefix.weight.get(), prefix.at)
 }
 
 fn held(held: &Held) -> String {

@@ -145,6 +145,20 @@ fn an_id_queued_by_0_1_0_replaces_the_tag_of_ours_and_blocks_nothing() {
 }
 
 #[test]
+fn an_id_queued_by_0_1_0_in_place_of_a_head_keeps_no_task_from_coming_back() {
+    let mut ours = with("twice-head", &[job("a", 3), job("x", OURS), job("y", 4)]);
+    let leased = ours.next();
+    theirs_enqueue(&ours.name, "q", &[job("x", THEIRS)]);
+    ours.run(ours.queue.release(&leased, Duration::ZERO).unwrap());
+    let mut ran = ours.drain();
+    ours.run(ours.queue.sweep());
+    ran.extend(ours.drain());
+    ran.sort();
+    assert_eq!(ran, [job("x", THEIRS).body(), job("a", 3).body(), job("y", 4).body()]);
+    ours.assert_clean();
+}
+
+#[test]
 fn a_task_whose_payload_is_gone_is_a_dead_letter_and_the_next_one_runs() {
     for head in [true, false] {
         let mut ours = Ours::new(&format!("lost-{head}"));

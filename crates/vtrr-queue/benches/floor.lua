@@ -32,7 +32,7 @@ for i = 1, n do
   lanes[i] = LANE .. partitions[i]
   next_ids[i] = match(call('LINDEX', lanes[i], 0), ' (.*)')
 end
-local next_payloads = call('HMGET', WAITING, unpack(next_ids))
+local waiting = call('HMGET', WAITING, unpack(next_ids))
 call('HMGET', TASK, unpack(next_ids))
 
 local tags, leases, tasks, held, records, finish, running, deliveries = {}, {}, {}, {}, {}, {}, {}, {}
@@ -40,10 +40,12 @@ for i = 1, n do
   local a, b, token = 2 * i - 1, 2 * i, '1764453515000123-' .. i
   tags[a], tags[b] = finishes[i], next_ids[i]
   leases[a], leases[b] = 1764453545000, ids[i]
-  tasks[a], tasks[b] = next_ids[i], next_payloads[i]
+  local serial, weight, at, json, rest = match(waiting[i], '^(%d+) (%d+) (%d+) ("[^"]*")(.*)')
+  tasks[a], tasks[b] = next_ids[i],
+    '{"partition_key":' .. json .. ',"weight":' .. weight .. ',"at":' .. at .. ',"serial":' .. serial .. rest
   held[a], held[b] = ids[i], 'l ' .. token .. ' 1 0 0 5 ' .. found[b] .. ' - ' .. payloads[i]
   records[a], records[b] = partitions[i], 'u' .. match(heads[i], '^u(%d+)') - 1 .. ' ' .. next_ids[i]
-  finish[a], finish[b] = partitions[i], finishes[i] + match(next_payloads[i], '"weight":(%d+)', 20)
+  finish[a], finish[b] = partitions[i], finishes[i] + weight
   running[a], running[b] = partitions[i], 1
   deliveries[i] = {ids[i], token, payloads[i]}
 end

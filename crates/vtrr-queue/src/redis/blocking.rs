@@ -89,7 +89,7 @@ impl<C: ConnectionLike> Blocking<C> {
         loop {
             let error = match self.attempt(call, &by_hash, attempts.time()) {
                 Ok(answer) => return script::answer(answer),
-                Err(error) => script::failure(error),
+                Err(error) => script::failure(error, false),
             };
             match &mut self.origin {
                 Origin::Client { connection, .. } if error.kind() == ErrorKind::Unavailable => *connection = None,

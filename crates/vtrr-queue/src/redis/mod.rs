@@ -113,7 +113,7 @@ impl Redis {
             let attempt = self.link.attempt(call, &by_hash, &mut used);
             let error = match tokio::time::timeout(time, attempt).await {
                 Ok(Ok(answer)) => return script::answer(answer),
-                Ok(Err(error)) => script::failure(error),
+                Ok(Err(error)) => script::failure(error, matches!(self.link.source, Source::Cluster { .. })),
                 Err(_) => script::silence(time),
             };
             if error.kind() != ErrorKind::Unavailable {

@@ -65,9 +65,11 @@ pub(super) fn answer(answer: ::redis::Value) -> Result<Value> {
     })
 }
 
-/// An error of the client or the server as ours: who must act, and whether repeating makes sense.
-pub(super) fn failure(error: RedisError) -> Error {
+/// An error of the client or the server as ours: who must act, and whether repeating makes sense. `follows`: whether the
+/// client knows the nodes of a cluster and has given up following a slot for now.
+pub(super) fn failure(error: RedisError, follows: bool) -> Error {
     let kind = match error.kind() {
+        Theirs::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) if follows => ErrorKind::Unavailable,
         Theirs::Parse | Theirs::UnexpectedReturnType => ErrorKind::Protocol,
         Theirs::AuthenticationFailed | Theirs::RESP3NotSupported => ErrorKind::Server,
         Theirs::InvalidClientConfig | Theirs::EmptySentinelList | Theirs::Server(ServerErrorKind::CrossSlot) => {
@@ -87,7 +89,7 @@ pub(super) fn failure(error: RedisError) -> Error {
         None => error.to_string(),
     };
     let message = match (kind, error.kind()) {
-        (_, Theirs::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
+        (ErrorKind::Server, Theirs::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
             format!("the server is a node of a Redis Cluster, connect to it as such: {text}")
         }
         (_, Theirs::Server(ServerErrorKind::CrossSlot)) => {
@@ -128,7 +130,7 @@ mod tests {
 
     fn from_wire(text: &str) -> Result<Value> {
         let value = ::redis::parse_redis_value(text.as_bytes()).unwrap();
-        value.extract_error().map_err(failure).and_then(answer)
+        value.extract_error().map_err(|error| failure(error, false)).and_then(answer)
     }
 
     fn bytes(text: &str) -> Value {
@@ -187,6 +189,10 @@ mod tests {
     fn a_node_of_a_cluster_is_pointed_out() {
         let error = from_wire("-MOVED 1 127.0.0.1:7000\r\n").unwrap_err();
         assert!(error.to_string().contains("node of a Redis Cluster"), "{error}");
+        // To a client of the cluster it says that the slot is on its way.
+        let value = ::redis::parse_redis_value(b"-MOVED 1 127.0.0.1:7000\r\n").unwrap();
+        let error = failure(value.extract_error().unwrap_err(), true);
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("MOVED 1"), "{error}");
         let error = from_wire("-CROSSSLOT Keys in request don't hash to the same slot\r\n").unwrap_err();
         assert!(error.to_string().contains("{files}"), "{error}");
     }

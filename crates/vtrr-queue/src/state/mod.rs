@@ -1,5 +1,5 @@
 //! The state of one queue in memory: the twin of the keys in Redis, field by field, so that a script and its `apply`
-//! can be held against each other (docs/protocol.md, "State").
+//! can be held against each other (docs/protocol.md, "Keys").
 //!
 //! Time is an input: [`State::at`] sets it. Nothing here does IO, reads a clock or makes random numbers.
 

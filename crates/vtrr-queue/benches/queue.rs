@@ -136,7 +136,7 @@ fn serve(server: &mut Server, queue: &Queue, partitions: usize, batch: usize, on
     let n = if batch == 1 { 2_000 } else { 10_000 };
     let mut runner = server.runner();
     fill(&mut runner, queue, partitions, 2 * n / partitions);
-    let mut figures = measure(server, n, || {
+    let figures = measure(server, n, || {
         let mut settlements: Vec<Settlement> = Vec::new();
         for _ in 0..n / batch {
             let mut dequeue = queue.dequeue(batch).unwrap();
@@ -151,8 +151,7 @@ fn serve(server: &mut Server, queue: &Queue, partitions: usize, batch: usize, on
             }
         }
     });
-    figures.bytes = 0.0;
-    figures
+    Figures { bytes: 0.0, ..figures }
 }
 
 /// The same reads and writes without the rules: `floor.lua`.
@@ -163,7 +162,7 @@ fn floor(server: &mut Server, queue: &Queue, batch: usize) -> Figures {
     let call = queue.dequeue(batch).unwrap().call();
     let script = redis::Script::new(include_str!("floor.lua"));
     fill(&mut server.runner(), queue, 100, 2 * n / 100);
-    let mut figures = measure(server, n, || {
+    let figures = measure(server, n, || {
         let mut done: Vec<String> = Vec::new();
         for _ in 0..n / batch {
             let mut call_of = script.prepare_invoke();
@@ -175,8 +174,7 @@ fn floor(server: &mut Server, queue: &Queue, batch: usize) -> Figures {
             done = deliveries.into_iter().map(|(id, _, _)| id).collect();
         }
     });
-    figures.bytes = 0.0;
-    figures
+    Figures { bytes: 0.0, ..figures }
 }
 
 /// The Rust worker with handlers that do nothing, until the last task is acked.
@@ -201,12 +199,11 @@ fn worker(server: &mut Server, queue: &Queue, concurrency: usize) -> Figures {
         })
         .build()
         .unwrap();
-    let mut figures = measure(server, n, || {
+    let figures = measure(server, n, || {
         let summary = runtime.block_on(worker.run_until(all_done)).unwrap();
         assert_eq!(summary.succeeded, n as u64);
     });
-    figures.bytes = 0.0;
-    figures
+    Figures { bytes: 0.0, ..figures }
 }
 
 /// 0.1.0's own enqueue from Python, 100 calls of 1,000 tasks.

@@ -1,8 +1,8 @@
 -- base: what all scripts share. A script plans in its own memory, reading only, and writes everything in commit(),
 -- after every key it will write has been read with the command of its type: so an error changes nothing.
 --
--- Functions stand in tables (order, lease, serve) and state beside them: each local that a closure captures makes the
--- closures after it dearer to create, and all are created in every call.
+-- The other parts are modules: a function around each, whose functions and state stand in a table (order, lease, serve).
+-- All functions are created in every call, and what they capture of the main chunk makes that dearer.
 --
 -- KEYS: the keys of keys.rs, in that order. The last three are two prefixes of list keys and a channel; lanes are named
 --       in order.lua, in the queue's own slot.
@@ -88,39 +88,47 @@ local function write(command, name, args)
   end
 end
 
--- Partition, weight and serial of a payload; none for what 0.1.0 stored.
-local function read(payload)
+-- The prefix of a payload: partition as JSON, weight, `at`, serial, and where the rest starts, at its comma. None for what
+-- 0.1.0 stored.
+local function prefix(payload)
   if not payload then return nil end
-  local partition, weight, number, rest =
-    match(payload, '^{"partition_key":"([^"\\]*)","weight":(%d+),"at":%d+,"serial":(%d+),()')
-  if partition then return partition, tonumber(weight), number, rest end
+  local json, weight, at, number, rest =
+    match(payload, '^{"partition_key":("[^"\\]*"),"weight":(%d+),"at":(%d+),"serial":(%d+)(),')
+  if json then return json, weight, at, number, rest end
   -- An escaped partition. Its end is the first `","weight":`, since a quote inside is escaped.
   if sub(payload, 1, 18) ~= '{"partition_key":"' then return nil end
   local close = find(payload, '","weight":', 19, true)
   if not close then return nil end
-  weight, number, rest = match(payload, '^","weight":(%d+),"at":%d+,"serial":(%d+),()', close)
-  if not weight then return nil end
-  local ok, decoded = pcall(cjson.decode, '[' .. sub(payload, 18, close) .. ']')
-  if not ok then return nil end
-  return decoded[1], tonumber(weight), number, rest
+  weight, at, number, rest = match(payload, '^","weight":(%d+),"at":(%d+),"serial":(%d+)(),', close)
+  if weight then return sub(payload, 18, close), weight, at, number, rest end
 end
 
--- The partition alone, for less.
-local function partition_of(payload)
-  return payload and match(payload, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,') or (read(payload))
+-- Partition, weight and serial of a payload, and where what the producer wrote starts; none for what 0.1.0 stored.
+local function read(payload)
+  local json, weight, _, number, rest = prefix(payload)
+  if not json then return nil end
+  local partition = sub(json, 2, -2)
+  if find(partition, '\\', 1, true) then
+    local ok, decoded = pcall(cjson.decode, '[' .. json .. ']')
+    if not ok then return nil end
+    partition = decoded[1]
+  end
+  return partition, tonumber(weight), number, rest + 1
+end
+
+-- The partition alone, for less; of a payload that starts at `from`, if not at 1.
+local function partition_of(text, from)
+  if not text then return nil end
+  return match(text, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,', from) or (read(sub(text, from or 1)))
 end
 
 -- Waiting tasks: the payload without the names of its prefix: `serial weight at partition,rest`, the partition as JSON.
 
+-- That text, and the serial; none for what 0.1.0 stored.
 local function pack(payload)
-  local json, weight, at, number, rest =
-    match(payload, '^{"partition_key":("[^"\\]*"),"weight":(%d+),"at":(%d+),"serial":(%d+)()')
-  if not json then
-    local close = find(payload, '","weight":', 19, true)
-    json = sub(payload, 18, close)
-    weight, at, number, rest = match(payload, '^","weight":(%d+),"at":(%d+),"serial":(%d+)()', close)
-  end
-  return number .. ' ' .. weight .. ' ' .. at .. ' ' .. json .. sub(payload, rest)
+  local json, weight, at, number, rest = prefix(payload)
+  if not json then return nil end
+  return number .. ' ' .. weight .. ' ' .. at .. ' ' .. json .. sub(payload, rest), number
 end
 
 -- Payload, weight, serial.

@@ -96,7 +96,7 @@ local more = reclaimed + back == 100
 if delivered < n and serve.first() then more = true end
 
 if name ~= '' then
-  local kept = held_by(get(plan.owner, name))
+  local kept = held_by(holding_of(name))
   holding = {request = request, ids = kept, last = {}}
   for i = 1, #kept do holding.last[kept[i]] = false end
   for i = 1, delivered do

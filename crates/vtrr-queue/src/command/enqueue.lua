@@ -51,8 +51,8 @@ if fresh > 0 then
   order.promote(head)
   if mode == 'all' or order.unpaid(head) == 0 then order.arrive(head) end
   local first = mode == 'head' and head.kind == '-' and head.old + head.lane + head.paid == 0
-  local prefix, at = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. format('%.0f', now) .. ',"serial":'
-  local waits = ' ' .. format('%.0f', now) .. ' ' .. json .. ','
+  local before, at = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. whole(now) .. ',"serial":'
+  local waits = ' ' .. whole(now) .. ' ' .. json .. ','
   local n, m = 0, 0
   for i = 1, tasks do
     if not skip[i] then
@@ -62,7 +62,7 @@ if fresh > 0 then
       local number = whole(serial)
       local rest = ARGV[from + 2]
       if mode == 'all' or first then
-        local payload, start = prefix .. weight .. at .. number .. ',' .. rest, order.charge(head, tonumber(weight))
+        local payload, start = before .. weight .. at .. number .. ',' .. rest, order.charge(head, tonumber(weight))
         if first then
           head.kind, head.id = 'u', id
           plan.queue.new[id], plan.task.new[id] = start, payload

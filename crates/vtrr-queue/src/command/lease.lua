@@ -120,10 +120,8 @@ function lease.settle(at, n)
     if text then
       local place, token, holder, rest = match(text, '^(%a) (%S+) %d+ %d+ %d %d+ %S+ (%S+) ()')
       places[i], tokens_of[i], holders[i] = place, token, holder
-      local partition = match(text, '^{"partition_key":"([^"\\]*)","weight":%d+,"at":%d+,"serial":%d+,', rest)
-        or (read(sub(text, rest)))
-      of[i] = partition
-      partitions[#partitions + 1] = partition
+      of[i] = partition_of(text, rest)
+      partitions[#partitions + 1] = of[i]
     end
   end
   fetch(plan.running, partitions)

@@ -208,12 +208,11 @@ function order.take_back(head)
   if kind == 'g' then
     put(plan.queue, order.ghost(head), nil)
   elseif kind ~= '-' then
-    local start, payload = score(plan.queue, id), get(plan.task, id)
-    local _, _, number = read(payload)
-    if not start or not number then return end -- gone, or replaced by a task of 0.1.0 with this id
+    local start, waiting, number = score(plan.queue, id), pack(get(plan.task, id))
+    if not start or not waiting then return end -- gone, or replaced by a task of 0.1.0 with this id
     put(plan.queue, id, nil)
     put(plan.task, id, nil)
-    put(plan.waiting, id, pack(payload))
+    put(plan.waiting, id, waiting)
     order.push_front(order.list_of(head, kind == 'p'), number .. ' ' .. id)
     if kind == 'p' then
       head.paid = head.paid + 1
@@ -256,7 +255,7 @@ function order.place(id, paid)
     order.push_front(order.list_of(head, false), text)
     head.lane = head.lane + 1
   end
-  put(plan.waiting, id, pack(payload))
+  put(plan.waiting, id, (pack(payload)))
   order.promote(head)
 end
 
@@ -275,7 +274,7 @@ function order.remove_queued(id)
   local waiting = get(plan.waiting, id)
   if waiting then
     put(plan.waiting, id, nil)
-    local head = order.head_of(partition_of(unpack_waiting(waiting)))
+    local head = order.head_of(partition_of((unpack_waiting(waiting))))
     local h = held_of(id)
     if h and h.place == 'Q' then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
     if h then put(plan.held, id, nil) end

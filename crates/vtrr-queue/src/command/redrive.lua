@@ -29,7 +29,7 @@ for i = 1, #ARGV do
           order.put_tag(id, order.charge(head, weight), payload)
         else
           order.push_back(order.list_of(head, false), number .. ' ' .. id)
-          put(plan.waiting, id, pack(payload))
+          put(plan.waiting, id, (pack(payload)))
           head.lane = head.lane + 1
         end
       end

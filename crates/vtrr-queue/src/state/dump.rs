@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::task::Payload;
+use crate::task::{Payload, json_string};
 
 use super::{Entry, Held, Holding, Kind, Place, Scored, State};
 
@@ -88,7 +88,7 @@ fn list(lane: &std::collections::VecDeque<Entry>) -> Fields {
 
 fn waiting(payload: &Payload) -> String {
     let Some(prefix) = payload.prefix() else { return String::new() };
-    let partition = serde_json::Value::from(prefix.partition);
+    let partition = json_string(&prefix.partition);
     let rest = String::from_utf8_lossy(&payload.0[prefix.end..]);
     format!("{} {} {} {partition},{rest}", prefix.serial, prefix.weight.get(), prefix.at)
 }

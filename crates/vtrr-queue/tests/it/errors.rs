@@ -247,7 +247,7 @@ fn full_memory_refuses_what_grows_and_nothing_else() {
 }
 
 /// The slot of a key without braces in it.
-fn slot(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let crc = key.bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| crc << 1 ^ if crc >> 15 == 1 { 0x1021 } else { 0 })
     });

@@ -79,6 +79,11 @@ impl Options {
     /// A cluster of this one server, which owns all slots. Takes about 2 s to start.
     pub(crate) fn cluster(mut self) -> Self {
         self.cluster = true;
+        self.cluster_node()
+    }
+
+    /// A node of a cluster, which knows no other and owns no slot yet.
+    pub(crate) fn cluster_node(self) -> Self {
         self.arg("--cluster-enabled", "yes").arg("--cluster-announce-ip", "127.0.0.1")
     }
 

@@ -1,13 +1,15 @@
 //! The same list on every runner, and what each way to connect promises.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use vtrr_queue::{Blocking, ErrorKind, Memory, Queue, Redis, Runner};
 
 use super::sentinel::Sentinel;
 use super::{Async, Runs, ack, chain, dequeue, enqueue, queue, socket_url, tasks, tls_url};
+use crate::crash::until;
+use crate::errors::slot;
 use crate::server::{Kind, Server};
 
 /// Enqueues for two partitions, takes the tasks in fair order, settles them, and looks.
@@ -107,28 +109,17 @@ fn cluster() {
 
 /// Three nodes that share the slots.
 fn three_nodes() -> Vec<Server> {
-    let node =
-        || Server::options(Kind::Redis).arg("--cluster-enabled", "yes").arg("--cluster-announce-ip", "127.0.0.1").start();
-    let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
-    for (node, [first, last]) in nodes.iter().zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]]) {
+    let nodes: Vec<Server> = (0..3).map(|_| Server::options(Kind::Redis).cluster_node().start()).collect();
+    for (node, [first, last]) in nodes.iter().zip([["0", "5460"], ["5461", "10921"], ["10922", "16383"]]) {
         node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last]).unwrap();
         nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]).unwrap();
     }
-    let deadline = Instant::now() + Duration::from_secs(30);
     let knows_all = |node: &Server| {
         let info = node.command(&["CLUSTER", "INFO"]).unwrap();
         info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_size:3")
     };
-    while !nodes.iter().all(knows_all) {
-        assert!(Instant::now() < deadline, "the cluster does not form");
-        thread::sleep(Duration::from_millis(20));
-    }
+    until("the cluster forms", || nodes.iter().all(knows_all));
     nodes
-}
-
-/// A word of a reply to `CLUSTER …`: what stands between the type and the end of the line.
-fn word(reply: &str) -> &str {
-    reply.lines().next_back().unwrap().trim_start_matches([':', '+'])
 }
 
 #[test]
@@ -136,20 +127,20 @@ fn a_queue_is_found_on_any_node_of_a_cluster_and_followed_when_its_slot_moves() 
     let nodes = three_nodes();
     let mut runner = Async::new(Redis::cluster([nodes[0].url()]).unwrap());
     let mut used = [false; 3];
-    for name in ["{a}", "{b}", "{c}", "{d}", "{e}", "{f}"] {
-        let slot: usize = word(&nodes[0].command(&["CLUSTER", "KEYSLOT", name]).unwrap()).parse().unwrap();
-        used[slot.min(16_382) / 5_461] = true;
-        conforms(&mut runner, name);
+    let node_of = |name: &str| usize::from(slot(name).min(16_382) / 5_461);
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        used[node_of(name)] = true;
+        conforms(&mut runner, &format!("{{{name}}}"));
     }
     assert_eq!(used, [true; 3]);
 
     let queue = queue("{moves}");
-    let slot = word(&nodes[0].command(&["CLUSTER", "KEYSLOT", "{moves}"]).unwrap()).to_owned();
-    let from = slot.parse::<usize>().unwrap().min(16_382) / 5_461;
+    let (slot, from) = (slot("moves").to_string(), node_of("moves"));
     let to = (from + 1) % 3;
     enqueue(&mut runner, &queue, 20);
     assert_eq!(dequeue(&mut runner, &queue, 5).deliveries.len(), 5);
-    let ids: Vec<_> = nodes.iter().map(|node| word(&node.command(&["CLUSTER", "MYID"]).unwrap()).to_owned()).collect();
+    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().lines().nth(1).unwrap().to_owned();
+    let ids: Vec<_> = nodes.iter().map(id).collect();
     nodes[to].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]).unwrap();
     nodes[from].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]).unwrap();
     let keys = nodes[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();

@@ -106,6 +106,9 @@ fn unreadable(expected: &str, found: &Value) -> Error {
 pub(crate) struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
     pub(crate) fn value(&mut self) -> Result<Value> {
         self.0.next().ok_or_else(|| Error::protocol("the server's answer is too short"))
     }

@@ -43,6 +43,11 @@ impl QueueName {
     pub fn wake_channel(&self) -> String {
         self.key("wake")
     }
+
+    /// A string with an expiry: which of several sweepers sweeps. Optional; no script touches it.
+    pub fn sweeper_key(&self) -> String {
+        self.key("sweeper")
+    }
 }
 
 impl fmt::Display for QueueName {

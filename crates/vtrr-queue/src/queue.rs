@@ -6,13 +6,13 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::{
-    Cancel, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge, Redrive,
+    Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge, Redrive,
     SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten,
 };
 use crate::error::Result;
 use crate::keys::QueueName;
 use crate::tag::Share;
-use crate::task::{Delivery, Owner, Partition, Task, TaskId};
+use crate::task::{Delivery, Owner, Partition, Task, TaskId, Token};
 
 /// A queue by name: makes the commands that a runner runs. Cheap to clone.
 ///
@@ -88,9 +88,19 @@ impl Queue {
         SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: None })
     }
 
+    /// Gives back everything an owner holds, with blame: it counts towards `max_deliveries`.
+    pub fn blame_owner(&self, owner: Owner, reason: impl Into<String>) -> SettleOwner {
+        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: Some(reason.into()) })
+    }
+
     /// Makes dead letters of everything an owner holds.
     pub fn fail_owner(&self, owner: Owner, error: impl Into<String>) -> SettleOwner {
         SettleOwner::new(self.target(), owner, Outcome::Fail { error: error.into() })
+    }
+
+    /// Takes back a delivery that was released with a delay, by the token it had then.
+    pub fn claim(&self, id: TaskId, token: Token, owner: Owner, lease: Duration) -> Result<Claim> {
+        Claim::new(self.target(), id, token, owner, lease)
     }
 
     /// Moves the deadlines of up to 1,000 deliveries to now + `lease`.

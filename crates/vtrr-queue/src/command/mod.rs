@@ -6,6 +6,7 @@
 //! | `enqueue` | adds tasks of one partition |
 //! | `dequeue` | settles, brings back what is due, hands out the next tasks in order |
 //! | `settle` | ack, release, retry, fail; of single deliveries or of all that an owner holds |
+//! | `claim` | takes a delivery back that was released with a delay |
 //! | `extend` | moves deadlines of leases |
 //! | `sweep` | the periodic repair |
 //! | `cancel`, `purge` | take queued tasks out |
@@ -15,6 +16,7 @@
 //! | `stats`, `partitions`, `peek`, `find` | look, and change nothing |
 
 mod cancel;
+mod claim;
 mod dead;
 mod dequeue;
 mod enqueue;
@@ -34,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cancel::{Cancel, Cancelled};
+pub use claim::Claim;
 pub use dead::{DeadLetter, DeadLetters, Discard, Redrive};
 pub use dequeue::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES, Dequeue, Dequeued};
 pub use enqueue::{Enqueue, Enqueued};
@@ -154,8 +157,9 @@ macro_rules! script {
 use script;
 
 /// Every script, for clients that load them up front.
-pub const SCRIPTS: [Script; 17] = [
+pub const SCRIPTS: [Script; 18] = [
     cancel::SCRIPT,
+    claim::SCRIPT,
     dead::LIST,
     dead::REDRIVE,
     dead::DISCARD,

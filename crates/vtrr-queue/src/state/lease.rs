@@ -21,6 +21,11 @@ impl GivenBack {
 }
 
 impl State {
+    pub(crate) fn fresh_token(&mut self) -> String {
+        self.token += 1;
+        format!("{}-{}", self.now_us, self.token)
+    }
+
     /// Makes a delivery of a tagged task. None if it had no payload: then it is a dead letter.
     pub(crate) fn deliver(&mut self, tagged: Tagged, lease_ms: u64, max_deliveries: u32, owner: &str) -> Option<Delivery> {
         let Tagged { mut id, start, payload, partition } = tagged;
@@ -31,8 +36,7 @@ impl State {
             self.bury(&id, "lost: the task was queued but its payload is missing");
             return None;
         };
-        self.token += 1;
-        let token = format!("{}-{}", self.now_us, self.token);
+        let token = self.fresh_token();
         // An id that 0.1.0 queued while ours was busy: both run.
         let busy = self.held.get(&id).is_some_and(|held| !matches!(held.place, Place::Queued | Place::QueuedPaid));
         if busy || (partition.is_none() && self.waiting.contains_key(&id)) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vtrr_queue::{
-    Body, Call, Command, Delivery, Enqueue, Outcome, Owner, Queue, SCRIPTS, Settlement, Tagging, Task, TaskId,
+    Body, Call, Claim, Command, Delivery, Enqueue, Outcome, Owner, Queue, SCRIPTS, Settlement, Tagging, Task, TaskId,
 };
 
 use crate::clocked::Clocked;
@@ -141,6 +141,12 @@ impl Busy {
         self.queue.dequeue(n).unwrap().lease(seconds(30)).unwrap().owner(owner("w1"), holding).request("next").unwrap()
     }
 
+    /// Of the task that was given back for an hour.
+    pub(crate) fn claim_a6(&self) -> Claim {
+        let delivery = self.deliveries["a6"].clone();
+        self.queue.claim(delivery.id, delivery.token, owner("w1"), seconds(9)).unwrap()
+    }
+
     /// Calls of every script, in every way that it works.
     pub(crate) fn calls(&self) -> Vec<(String, Call)> {
         let queue = &self.queue;
@@ -176,6 +182,8 @@ impl Busy {
             ("retry".into(), settle(&[("a5", retry(0, Some(r#"{"task_name":"t"}"#))), ("b1", retry(9, None))])),
             ("fail".into(), settle(&[("b1", fail())])),
             ("settle: gone".into(), settle(&[("e0", Outcome::Ack)])),
+            ("claim".into(), self.claim_a6().call()),
+            ("blame_owner".into(), queue.blame_owner(owner("w1"), "lost").call()),
             ("release_owner".into(), queue.release_owner(owner("w1")).call()),
             ("fail_owner".into(), queue.fail_owner(owner("w1"), "no").call()),
             ("extend".into(), queue.extend(&[leased], seconds(9)).unwrap().call()),

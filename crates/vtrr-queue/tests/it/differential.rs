@@ -93,6 +93,15 @@ impl Twins<'_> {
             Op::ExtendOwner { owner, lease_s } => {
                 self.both(queue.extend_owner(world::owner(*owner), world::seconds(*lease_s)).unwrap())?;
             }
+            Op::Claim { pick, owner, lease_s } => {
+                if let Some(delivery) = self.seen.delivery(*pick).cloned() {
+                    let lease = world::seconds(*lease_s);
+                    let command = queue.claim(delivery.id, delivery.token, world::owner(*owner), lease).unwrap();
+                    if let Some(Some(claimed)) = self.both(command)? {
+                        self.seen.deliveries.push(claimed);
+                    }
+                }
+            }
             Op::Sweep => drop(self.both(queue.sweep())?),
             Op::Cancel(ids) => {
                 let ids: Vec<_> = ids.iter().map(|i| self.seen.id(*i)).collect();

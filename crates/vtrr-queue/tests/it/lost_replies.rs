@@ -146,6 +146,7 @@ fn every_command(kind: Kind, mode: Mode) {
     }
     bench.check("release_owner", Differ, |busy| busy.queue.release_owner(owner("w1")));
     bench.check("fail_owner", Differ, |busy| busy.queue.fail_owner(owner("w1"), "no"));
+    bench.check("claim", Equal, Busy::claim_a6);
     bench.check("extend", Equal, |busy| {
         busy.queue.extend(&[busy.deliveries["a4"].clone(), busy.deliveries["a0"].clone()], seconds(9)).unwrap()
     });

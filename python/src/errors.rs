@@ -1,0 +1,47 @@
+//! Our errors as the exceptions of `vtrr_queue.errors`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use vtrr_queue::{Error, ErrorKind};
+
+fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let made = MODULE
+        .get_or_try_init(py, || py.import("vtrr_queue.errors").map(Bound::unbind))
+        .and_then(|module| module.bind(py).getattr(class))
+        .and_then(|class| Ok(class.cast_into::<PyType>()?));
+    match made {
+        Ok(class) => PyErr::from_type(class, message),
+        Err(error) => error,
+    }
+}
+
+/// The exception for an error of the core.
+pub(crate) fn from_core(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error.kind() {
+        ErrorKind::Invalid => "InvalidArgument",
+        ErrorKind::Mode => "WrongMode",
+        ErrorKind::Conflict => "IdConflict",
+        ErrorKind::Version => "NewerFormat",
+        _ => "ProtocolError",
+    };
+    raise(py, class, error.to_string())
+}
+
+/// An argument of a value that is not allowed.
+pub(crate) fn bad_value(py: Python<'_>, argument: &str, allowed: &str, value: &str) -> PyErr {
+    raise(py, "InvalidArgument", format!("{argument} must be {allowed}, not {value}"))
+}
+
+/// An argument of a type that is not allowed.
+pub(crate) fn bad_type(py: Python<'_>, argument: &str, allowed: &str, value: &Bound<'_, PyAny>) -> PyErr {
+    let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().chars().take(80).collect());
+    let class = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    raise(py, "InvalidArgumentType", format!("{argument} must be {allowed}, not {shown} ({class})"))
+}
+
+/// A call that does not fit.
+pub(crate) fn bad_call(py: Python<'_>, message: String) -> PyErr {
+    raise(py, "InvalidArgumentType", message)
+}

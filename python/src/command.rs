@@ -16,7 +16,7 @@ trait Any: Send + Sync {
     fn call(&self) -> Call;
     fn decode(&mut self, py: Python<'_>, answer: Value) -> PyResult<Option<Py<PyAny>>>;
     fn repeated(&mut self);
-    fn stored(&self) -> Option<usize>;
+    fn unfinished(&self) -> Option<(String, usize)>;
 }
 
 struct Typed<C>(C);
@@ -42,9 +42,9 @@ where
         self.0.repeated();
     }
 
-    fn stored(&self) -> Option<usize> {
+    fn unfinished(&self) -> Option<(String, usize)> {
         let error = vtrr_queue::Queue::new("").err()?;
-        self.0.interrupted(error).unfinished().map(|unfinished| unfinished.stored)
+        self.0.interrupted(error).unfinished().map(|unfinished| (unfinished.request.clone(), unfinished.stored))
     }
 }
 
@@ -113,10 +113,10 @@ impl Command {
         self.inner.repeated();
     }
 
-    /// For an enqueue: how many of its tasks are known to be stored.
+    /// For an enqueue: its request id, and how many of its tasks are known to be stored.
     #[getter]
-    fn stored(&self) -> Option<usize> {
-        self.inner.stored()
+    fn unfinished(&self) -> Option<(String, usize)> {
+        self.inner.unfinished()
     }
 }
 

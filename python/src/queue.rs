@@ -88,7 +88,7 @@ impl Queue {
         self.queue.name().sweeper_key()
     }
 
-    /// 0.1.0's four keys by their short names, for those who look at them.
+    /// The full names of the keys, in the order of keys.rs.
     #[getter]
     fn keys(&self, py: Python<'_>) -> Py<PyTuple> {
         self.keys.clone_ref(py)

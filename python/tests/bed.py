@@ -1,0 +1,187 @@
+"""A bed: an app in a module of its own, which this process imports as a producer and real workers import too."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from servers import RedisServer, wait_for
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+HEADER = '''
+import json, os, time
+import redis
+from celery import Celery
+from vtrr_queue import VTRRQueue
+
+NAME = {name!r}
+app = Celery(NAME, broker={broker!r}, backend={backend!r})
+app.conf.update({conf!r})
+store = redis.Redis.from_url({store!r})
+vtrr = VTRRQueue(redis_client=store, celery_app=app, name=NAME, celery_queue={celery_queue!r}, **{options!r})
+
+def note(what, self, **more):
+    """Adds to the list of what happened, for Bed.events()."""
+    request = self.request
+    more.update(what=what, id=request.id, task=self.name, retries=request.retries, pid=os.getpid(), at=time.time())
+    store.rpush("events:" + NAME, json.dumps(more))
+'''
+
+
+class Bed:
+    """Use: `app = bed.load(source of tasks)`, `bed.worker()`, `app.work.queue(...)`, `bed.events("end")`, `bed.drained()`.
+
+    Store in db 3 of the server, broker in db 0, results in db 1; names are the bed's own.
+    """
+
+    def __init__(self, server: RedisServer, folder: Path, name: str) -> None:
+        self.server = server
+        self.folder = folder
+        self.name = name
+        self.celery_queue = f"{name}_tickets"
+        self.broker = server.url(0)
+        self.backend = server.url(1)
+        self.store = server.client(3)
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+        sys.modules.pop(self.name, None)
+        self.store.close()
+
+    def load(self, tasks: str, *, conf: dict[str, Any] | None = None, header: str = HEADER, **options: Any) -> ModuleType:
+        """Writes the module and imports it here. `options` are those of VTRRQueue, `conf` those of the app."""
+        header = header.format(
+            name=self.name,
+            broker=self.broker,
+            backend=self.backend,
+            store=self.server.url(3),
+            celery_queue=self.celery_queue,
+            options=options,
+            conf=conf or {},
+        )
+        (self.folder / f"{self.name}.py").write_text(header + tasks)
+        if str(self.folder) not in sys.path:
+            sys.path.insert(0, str(self.folder))
+        importlib.invalidate_caches()
+        sys.modules.pop(self.name, None)
+        return importlib.import_module(self.name)
+
+    def worker(self, pool: str = "prefork", concurrency: int = 4, *more: str, **options: Any) -> Worker:
+        """Starts a worker and waits until it is ready."""
+        worker = Worker(self, pool, concurrency, *more, **options)
+        self.workers.append(worker)
+        return worker
+
+    def events(self, what: str | None = None) -> list[dict[str, Any]]:
+        """What tasks have noted, in order."""
+        events = [json.loads(event) for event in self.store.lrange(f"events:{self.name}", 0, -1)]
+        return [event for event in events if what is None or event["what"] == what]
+
+    def key(self, key: str) -> str:
+        return f"vtrr:{self.name}:{key}"
+
+    def state(self) -> dict[str, int]:
+        """How many tasks are where, by the keys themselves."""
+        return {
+            "queued": self.store.hlen(self.key("waiting")) + self.store.zcard(self.key("queue")),
+            "leased": self.store.zcard(self.key("lease")),
+            "delayed": self.store.zcard(self.key("delayed")),
+            "dead": self.store.zcard(self.key("dead")),
+        }
+
+    def drained(self, seconds: float = 30.0) -> None:
+        """Waits until nothing is queued, leased or delayed."""
+
+        def drained() -> bool:
+            state = self.state()
+            return state["queued"] + state["leased"] + state["delayed"] == 0
+
+        try:
+            wait_for(drained, seconds)
+        except AssertionError:
+            raise AssertionError(f"{self.state()} after {seconds} s; events: {self.events()[-5:]}; {self.logs()}") from None
+
+    def logs(self) -> str:
+        """The end of what each worker has said, for messages of failed tests."""
+        return "\n".join(f"--- {worker.log_path.name}\n{worker.log()[-3000:]}" for worker in self.workers)
+
+
+class Worker:
+    """`celery worker` in a process group of its own. Its log is at debug level for our package only."""
+
+    def __init__(
+        self,
+        bed: Bed,
+        pool: str,
+        concurrency: int,
+        *more: str,
+        queues: str | None = None,
+        env: dict[str, str] | None = None,
+        python: str = sys.executable,
+        module: str | None = None,
+        wait: bool = True,
+    ) -> None:
+        number = len(bed.workers) + 1
+        self.log_path = bed.folder / f"worker{number}.log"
+        words = [python, "-m", "celery", "-A", module or bed.name, "worker", "-Q", queues or bed.celery_queue]
+        words += ["-P", pool, "-c", str(concurrency), "-l", "info", "-n", f"{bed.name}-{number}@%h", *more]
+        path = os.pathsep.join([str(bed.folder), str(PACKAGE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        log = self.log_path.open("wb")
+        self.process = subprocess.Popen(
+            words,
+            cwd=bed.folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        if wait:
+            self.ready()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ready(self, seconds: float = 60.0) -> None:
+        """Waits until it consumes."""
+        end = time.monotonic() + seconds
+        while " ready." not in self.log():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """To the main process."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """`kill -9` of the whole process group, as the kernel does when memory is full."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def stop(self, seconds: float = 30.0) -> int:
+        """A warm shutdown; answers the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(seconds)

@@ -1,0 +1,27 @@
+"""Fixtures: a Redis server of the test run's own, and beds: an app in a module of its own, with real workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bed import Bed
+from servers import RedisServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def bed(redis_server: RedisServer, tmp_path: Path) -> Iterator[Bed]:
+    """An app without tasks yet; see `Bed`."""
+    with Bed(redis_server, tmp_path, f"bed{next(_numbers)}") as bed:
+        yield bed

@@ -1,0 +1,94 @@
+"""Servers under test: on loopback, on free ports, stopped by the process that started them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def redis_program() -> str:
+    """As the Rust tests find it: what `make servers` has made sure of."""
+    found = os.environ.get("VTRR_REDIS_SERVER") or shutil.which("redis-server")
+    linked = ROOT / "target/servers/redis/redis-server"
+    if not found and linked.exists():
+        found = str(linked)
+    assert found, "no redis-server: run `make servers`"
+    return found
+
+
+def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
+    """Waits until `what()` is true and returns that; fails the test if it takes longer."""
+    end = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {seconds} s: {getattr(what, '__doc__', None) or what}"
+        time.sleep(every)
+
+
+class RedisServer:
+    """A server without a disk. `config` are more lines of options, each a list of words."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+        self.folder = folder
+        self.options = options
+        self.port = free_port() if port is None else port
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> RedisServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        words = [redis_program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)]
+        log = (self.folder / "redis.log").open("ab")
+        self.process = subprocess.Popen(
+            [*words, *self.options], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        log.close()
+        if self.port:
+            wait_for(self.answers)
+
+    def answers(self) -> bool:
+        """The server answers."""
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "redis.log").read_text()
+        try:
+            with redis.Redis(port=self.port, socket_timeout=1) as client:
+                return bool(client.ping())
+        except redis.AuthenticationError:
+            return True
+        except redis.RedisError:
+            return False
+
+    def stop(self, how: int = signal.SIGKILL) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait()
+            self.process = None
+
+    def url(self, db: int = 0) -> str:
+        return f"redis://127.0.0.1:{self.port}/{db}"
+
+    def client(self, db: int = 0, **options: Any) -> Any:
+        return redis.Redis(port=self.port, db=db, **options)

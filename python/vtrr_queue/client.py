@@ -1,0 +1,49 @@
+"""Runs commands through the caller's own Redis client. The only module that sends anything of ours to Redis, but for
+the sweeper's lock and channel."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import AuthenticationError, AuthorizationError, ConnectionError, NoScriptError
+
+if TYPE_CHECKING:
+    from ._core import Command
+
+# Payloads are bytes, also from clients that decode.
+_RAW: dict[str, Any] = {NEVER_DECODE: True}
+
+# A connection that broke is tried again after these pauses: commands know repeated calls, so they run once.
+_PAUSES = (0.0, 0.05, 0.3)
+
+
+def run(client: Any, command: Command) -> Any:
+    """Runs a command to its end, with as many calls as it takes; answers what ``command.decode`` makes of it.
+
+    A client that cannot connect raises its own exceptions, after half a second of trying again; one that does not answer
+    raises as its own ``socket_timeout`` says.
+    """
+    while True:
+        reply = command.decode(_send(client, command))
+        if reply is not NotImplemented:
+            return reply
+
+
+def _send(client: Any, command: Command) -> Any:
+    pauses = iter(_PAUSES)
+    while True:
+        try:
+            try:
+                return client.execute_command(*command.words(), **_RAW)
+            except NoScriptError:
+                return client.execute_command(*command.words(whole=True), **_RAW)
+        except (AuthenticationError, AuthorizationError):
+            raise
+        except ConnectionError:
+            pause = next(pauses, None)
+            if pause is None:
+                raise
+            time.sleep(pause)
+            command.repeated()

@@ -1,0 +1,56 @@
+"""The exceptions of this package. What a Redis client raises passes through as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "IdConflict",
+    "InvalidArgument",
+    "InvalidArgumentType",
+    "NewerFormat",
+    "ProtocolError",
+    "Unfinished",
+    "VtrrError",
+    "WrongMode",
+]
+
+
+class VtrrError(Exception):
+    """Everything that this package itself raises."""
+
+
+class InvalidArgument(VtrrError, ValueError):
+    """An argument of a value that is not allowed; nothing was stored."""
+
+
+class InvalidArgumentType(VtrrError, TypeError):
+    """An argument of a type that is not allowed, or a call that does not fit; nothing was stored."""
+
+
+class IdConflict(VtrrError, ValueError):
+    """A task id is alive in another partition; nothing of the call was stored."""
+
+
+class WrongMode(VtrrError):
+    """The queue is in the other tagging mode; nothing was stored."""
+
+
+class NewerFormat(VtrrError):
+    """The queue was written by a newer format of this package: upgrade this client."""
+
+
+class ProtocolError(VtrrError):
+    """The server's answer cannot be read."""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """How far a ``.queue()`` got that ended in an error of the Redis client: the attribute ``unfinished`` of that error.
+
+    Repeated within 60 s with ``request`` and these ids, the call stores the rest and charges nothing twice.
+    """
+
+    request: str
+    ids: list[str]
+    stored: int

@@ -1,0 +1,34 @@
+"""Limits that Celery enforces on whole messages, of tasks and of the worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# The worker's own, noted by its main process before it forks: no task shows them.
+_worker: dict[str, Any] = {}
+
+
+def note_worker(worker: Any) -> None:
+    """Notes time limits, tasks and memory per child of a worker."""
+    _worker.update(
+        time=bool(getattr(worker, "time_limit", None) or getattr(worker, "soft_time_limit", None)),
+        child=bool(getattr(worker, "max_tasks_per_child", None) or getattr(worker, "max_memory_per_child", None)),
+    )
+
+
+def of_worker() -> bool:
+    """Whether the worker limits the time of every message."""
+    return bool(_worker.get("time"))
+
+
+def of_child() -> bool:
+    """Whether the worker replaces its processes after some messages or some memory."""
+    return bool(_worker.get("child"))
+
+
+def of_task(task: Any) -> bool:
+    """Whether a task has a time limit, its own or the app's."""
+    if getattr(task, "time_limit", None) or getattr(task, "soft_time_limit", None):
+        return True
+    conf = task.app.conf
+    return bool(conf.task_time_limit or conf.task_soft_time_limit)

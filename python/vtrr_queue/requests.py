@@ -1,0 +1,137 @@
+"""A message in the worker's main process: what becomes of the tasks in its hands when its process is lost, its time is up or
+it is revoked. The children only run tasks; what ends them is seen here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker.state import task_ready
+
+from . import keeper, tickets
+from .messages import kind_of
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+
+logger = logging.getLogger(__name__)
+
+_numbers = itertools.count(1)
+
+
+class TicketRequest:
+    """Stands in front of the user's (or Celery's) request class; leaves plain calls to it."""
+
+    if TYPE_CHECKING:
+        id: str
+        task: Any
+        time_start: float | None
+        _request_dict: dict[str, Any]
+        acknowledge: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        request = self._request_dict
+        self.vtrr: VTRRQueue = self.task.vtrr
+        self.vtrr_kind = kind_of(self.task, request, request.get("args"), request.get("kwargs"))
+        if self.vtrr_kind in (tickets.TICKET, tickets.BOUND):
+            # Two messages may have the same id, and two workers the same name.
+            self.vtrr_owner = request[tickets.OWNER] = f"{keeper.nonce()}/{next(_numbers)}"
+            request[tickets.MARK] = self.vtrr_kind
+            keeper.register(self)
+
+    @property
+    def _is_ticket(self) -> bool:
+        return self.vtrr_kind == tickets.TICKET
+
+    @property
+    def _is_bound(self) -> bool:
+        return self.vtrr_kind == tickets.BOUND
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        if self._is_ticket or self._is_bound:
+            # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
+            self.acknowledge()
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        if not (self._is_ticket or self._is_bound):
+            return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
+        error = unwrapped(exc_info)
+        lost = isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt))
+        if self._is_ticket or lost:
+            task_ready(self)
+            self.acknowledge()
+            if lost:
+                logger.error("%s: a worker process was lost while it ran %s: %s", self.vtrr, self.id, error)
+            if lost or isinstance(error, (Terminated, TimeLimitExceeded)):
+                keeper.release(self, f"worker lost: {error}")
+            return None
+        if isinstance(error, TimeLimitExceeded):
+            keeper.fail(self, f"TimeLimitExceeded: {error}")
+        elif isinstance(error, Terminated):
+            keeper.fail(self, "revoked: terminated")
+        return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        if not soft and self._is_bound:
+            # Before the process is killed, and its lease could look lost.
+            keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
+        elif not soft and self._is_ticket:
+            task_ready(self)
+            keeper.release(self, f"hard time limit of {timeout} s")
+            return
+        super().on_timeout(soft, timeout)  # type: ignore[misc]
+
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        if not (self._is_ticket or self._is_bound):
+            super().cancel(*args, **kwargs)  # type: ignore[misc]
+            return
+        try:
+            super().cancel(*args, **kwargs)  # type: ignore[misc]
+        except Exception as error:
+            # The solo pool cannot; the task goes on, or ends with the process.
+            logger.info("%s: %s was not cancelled: %r", self.vtrr, self.id, error)
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        if not (self._is_ticket or self._is_bound):
+            super()._announce_cancelled(*args, **kwargs)  # type: ignore[misc]
+            return
+        task_ready(self)
+        self._already_cancelled = True
+        keeper.release(self, None)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if self._is_ticket:
+            # What waits is not lost with a ticket: the sweep sends another.
+            task_ready(self)
+            self.acknowledge()
+            self._already_revoked = True
+            if terminated:
+                keeper.release(self, "the ticket was terminated")
+            return
+        super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+        if self._is_bound:
+            if terminated:
+                keeper.fail(self, "revoked: terminated")
+            else:
+                keeper.cancel(self)
+
+
+def unwrapped(exc_info: Any) -> BaseException | None:
+    """The exception itself: billiard 4 wraps it."""
+    error = exc_info.exception if isinstance(exc_info, ExceptionInfo) else exc_info
+    error = getattr(error, "exception", error)
+    return getattr(error, "exc", None) or error
+
+
+@lru_cache(maxsize=None)
+def request_class(base: type) -> type:
+    """The user's request class with ours in front of it."""
+    return type(f"VTRR{base.__name__}", (TicketRequest, base), {})
+
+

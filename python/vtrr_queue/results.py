@@ -1,0 +1,38 @@
+"""What ``.queue()`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from celery.result import AsyncResult
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+
+__all__ = ["Results", "TaskResult"]
+
+
+class TaskResult(AsyncResult):  # type: ignore[misc]
+    """The result of one queued task: Celery's, and ``revoke`` takes the task out of the queue."""
+
+    vtrr: VTRRQueue
+
+    def revoke(self, *args: Any, **kwargs: Any) -> None:
+        """Cancels the task if it still waits, in the store, so for good; then tells the workers, as Celery does.
+
+        Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its own.
+        """
+        if self.vtrr.cancel([self.id])[self.id] != "done":
+            super().revoke(*args, **kwargs)
+
+
+class Results(list["TaskResult"]):
+    """One result per task of the call, in order."""
+
+    duplicates: list[str]
+    """The ids of those that were queued, delayed or running already, and were left as they are."""
+
+    def __init__(self, results: Iterable[Any] = (), duplicates: Iterable[str] = ()) -> None:
+        super().__init__(results)
+        self.duplicates = list(duplicates)

@@ -1,0 +1,156 @@
+"""The part of the queue that lives in Celery workers: the sweep."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+
+from . import keeper, limits, tickets
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+
+logger = logging.getLogger(__name__)
+
+# After a wake-up the producer gets so long to send its own tickets.
+WAKE_SECONDS = 0.1
+# What is due is brought back at once, but not more often than this.
+DUE_SECONDS = 0.05
+
+
+class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Part of every worker of the app; idle unless the worker consumes a queue of ours."""
+
+    name = "vtrr"
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self.sweepers: list[Sweeper] = []
+        # Before the pool forks.
+        keeper.start()
+        limits.note_worker(worker)
+
+    def start(self, worker: Any) -> None:
+        self.sweepers = [Sweeper(vtrr, worker) for vtrr in getattr(worker.app, "vtrr_queues", [])]
+        for sweeper in self.sweepers:
+            sweeper.start()
+
+    def stop(self, worker: Any) -> None:
+        for sweeper in self.sweepers:
+            sweeper.stopped.set()
+
+    terminate = stop
+
+
+class Sweeper(threading.Thread):
+    """Repairs one queue every ``sweep_interval`` seconds, if it is the one of all workers whose turn it is; and sees to it
+    that there are tickets for what waits, also when somebody enqueues who cannot send any, as Rust producers do."""
+
+    def __init__(self, vtrr: VTRRQueue, worker: Any) -> None:
+        super().__init__(name=f"vtrr-sweep-{vtrr.name}", daemon=True)
+        self.vtrr = vtrr
+        self.worker = worker
+        self.stopped = threading.Event()
+        self.nonce = f"{keeper.nonce()}/{vtrr.name}"
+        self.pubsub: Any = None
+        self.leading = False
+        # When the next turn is.
+        self.due = 0.0
+
+    def run(self) -> None:
+        while not self.stopped.wait(0.2):
+            if self.consumes():
+                break
+        # A worker that has just started is free, whoever sweeps.
+        self.safely(self.top_up)
+        while not self.stopped.is_set():
+            left = self.due - time.monotonic()
+            if left <= 0:
+                self.due = time.monotonic() + self.vtrr.sweep_interval
+                if self.consumes():
+                    self.safely(self.turn)
+            elif self.wait(left) and self.leading and not self.stopped.wait(WAKE_SECONDS):
+                self.safely(self.top_up)
+
+    def consumes(self) -> bool:
+        consumer = getattr(getattr(self.worker, "consumer", None), "task_consumer", None)
+        try:
+            return consumer is not None and bool(consumer.consuming_from(self.vtrr.celery_queue))
+        except Exception:
+            return False  # it is being set up again
+
+    def safely(self, what: Any) -> None:
+        try:
+            what()
+        except Exception as error:
+            logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
+
+    def turn(self) -> None:
+        self.leading = self.leads()
+        if self.leading:
+            self.sweep()
+            self.top_up()
+
+    def leads(self) -> bool:
+        """One of all workers at a time, by a lock that expires."""
+        client, key = self.vtrr.redis_client, self.vtrr._core.sweeper_key
+        ms = int(3000 * self.vtrr.sweep_interval)
+        if client.set(key, self.nonce, nx=True, px=ms):
+            return True
+        holder = client.get(key)
+        if holder is not None and (holder.decode() if isinstance(holder, bytes) else holder) == self.nonce:
+            client.pexpire(key, ms)
+            return True
+        return False
+
+    def sweep(self) -> None:
+        """Takes back expired leases, brings back what is due, mends."""
+        for _ in range(1000):
+            swept = self.vtrr._run(self.vtrr._core.sweep())
+            if swept["reclaimed"]:
+                logger.warning("%s: %d leases ran out; their tasks run again", self.vtrr, swept["reclaimed"])
+            if not swept["more"] or self.stopped.is_set():
+                return
+
+    def top_up(self) -> None:
+        """Sends tickets for what waits, for the task that is next."""
+        stats = self.vtrr._run(self.vtrr._core.stats())
+        if stats["next_due"] is not None:
+            self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
+        queued = stats["queued"]
+        if not queued:
+            return
+        next_one = self.vtrr._run(self.vtrr._core.peek(1))
+        task = None
+        if next_one:
+            try:
+                task = self.vtrr.tasks.get(json.loads(next_one[0][3])["task_name"])
+            except (ValueError, KeyError, TypeError):
+                pass  # set aside when it is dequeued
+        task = task or next(iter(self.vtrr.tasks.values()), None)
+        if task is not None:
+            tickets.top_up(task, queued)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for tasks to be placed in the queue; answers whether any were."""
+        end = time.monotonic() + seconds
+        try:
+            if self.pubsub is None:
+                self.pubsub = self.vtrr.redis_client.pubsub(ignore_subscribe_messages=True)
+                self.pubsub.subscribe(self.vtrr._core.wake_channel)
+            while (left := end - time.monotonic()) > 0 and not self.stopped.is_set():
+                if self.pubsub.get_message(timeout=min(left, 0.5)) is not None:
+                    while self.pubsub.get_message(timeout=0) is not None:
+                        pass
+                    return True
+        except Exception as error:
+            logger.debug("%s: not listening: %r", self.vtrr, error)
+            self.pubsub = None
+            self.stopped.wait(max(0.0, min(end - time.monotonic(), 1.0)))
+        return False

@@ -104,8 +104,13 @@ class VTRRQueue:
         _check_number("max_deliveries", max_deliveries, 1, 1_000_000, whole=True)
         _check_number("sweep_interval", sweep_interval, 0.1, 3_600)
         _check_number("burst", burst, 0, 60)
-        if retry_through not in ("queue", "broker"):
-            raise InvalidArgument(f'retry_through must be "queue" or "broker", not {retry_through!r}')
+        _check_choice("tagging", tagging, "head", "all")
+        _check_choice("retry_through", retry_through, "queue", "broker")
+        if not callable(getattr(redis_client, "execute_command", None)) or _is_async(redis_client):
+            raise InvalidArgumentType(
+                f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
+                f"({type(redis_client).__name__})"
+            )
         self._core = Queue(name, tagging)
         if _is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(
@@ -169,7 +174,7 @@ class VTRRQueue:
 
         The state of a task that was taken out becomes REVOKED.
         """
-        wanted = list(ids)
+        wanted = _check_ids(ids)
         answers: dict[str, str] = {}
         for start in range(0, len(wanted), 1000):
             some = wanted[start : start + 1000]
@@ -202,20 +207,23 @@ class VTRRQueue:
 
     def dead_letters(self, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Tasks that failed for good, oldest first; ``limit`` from 1 to 1,000. 10,000 are kept, for 30 days."""
+        _check_number("offset", offset, 0, 1_000_000_000, whole=True)
+        _check_number("limit", limit, 1, 1_000, whole=True)
         return [DeadLetter(**letter) for letter in self._run(self._core.dead_letters(offset, limit))]
 
     def redrive(self, ids: Iterable[object]) -> list[bool]:
         """Puts up to 1,000 dead letters back into the queue; answers which there were."""
-        flags: list[bool] = self._run(self._core.redrive(list(ids)))
+        flags: list[bool] = self._run(self._core.redrive(_check_ids(ids)))
         return flags
 
     def discard(self, ids: Iterable[object]) -> list[bool]:
         """Deletes up to 1,000 dead letters; answers which there were."""
-        flags: list[bool] = self._run(self._core.discard(list(ids)))
+        flags: list[bool] = self._run(self._core.discard(_check_ids(ids)))
         return flags
 
     def set_share(self, partition_key: object, share: float = 1) -> None:
         """What a partition is entitled to, relative to others: from 0.001 to 1,000."""
+        _check_number("share", share, 0.001, 1_000)
         self._run(self._core.set_share(partition_key, share))
 
     def flatten(self) -> dict[str, int]:
@@ -252,6 +260,8 @@ class VTRRQueue:
         )
 
     def _queue(self, task: VTRRTask[Any, Any], prepared: Prepared, request: str | None) -> Results:
+        if request is not None:
+            _check_text("request", request)
         if not len(prepared):
             return Results()
         if self.celery_app.conf.task_always_eager:
@@ -269,7 +279,7 @@ class VTRRQueue:
             error.unfinished = Unfinished(request, command.ids, stored)  # type: ignore[attr-defined]
             raise
         self._issuer.issue(task, len(prepared) - len(duplicates))
-        return Results((self._result(id) for id in command.ids), duplicates)
+        return Results([TaskResult(id, self, backend) for id in command.ids], duplicates)
 
     def _run_eagerly(self, task: VTRRTask[Any, Any], prepared: Prepared) -> Results:
         results = Results()
@@ -283,11 +293,6 @@ class VTRRQueue:
                 args, kwargs = fill_in(task, id, args, kwargs)
             results.append(task.apply(args, kwargs, task_id=id))
         return results
-
-    def _result(self, id: str) -> TaskResult:
-        result = TaskResult(id, app=self.celery_app, backend=self.celery_app.backend)
-        result.vtrr = self
-        return result
 
     def _join_workers(self) -> None:
         from .worker import VTRRStep
@@ -314,11 +319,31 @@ def _is_cluster(client: Any) -> bool:
     return isinstance(client, RedisCluster)
 
 
+def _is_async(client: Any) -> bool:
+    import redis.asyncio
+
+    return isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
+
+
+def _check_ids(ids: Any) -> list[Any]:
+    """One text alone would be taken for ids of one character each."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise InvalidArgumentType(f"ids must be a list of ids, not {ids!r} ({type(ids).__name__})")
+    return list(ids)
+
+
+def _check_choice(argument: str, value: Any, *allowed: str) -> None:
+    if value not in allowed:
+        raise InvalidArgument(f"{argument} must be {' or '.join(map(json.dumps, allowed))}, not {value!r}")
+
+
 def _check_text(argument: str, value: Any) -> None:
     if not isinstance(value, str):
         raise InvalidArgumentType(f"{argument} must be text, not {value!r} ({type(value).__name__})")
     if not value:
         raise InvalidArgument(f"{argument} must be text of at least one character, not empty")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidArgument(f"{argument} must be text without lone surrogates, not {value!r}")
 
 
 def _check_number(argument: str, value: Any, least: float, most: float, *, whole: bool = False) -> None:

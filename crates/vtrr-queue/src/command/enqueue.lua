@@ -1,7 +1,8 @@
 
 -- enqueue: adds tasks of one partition, all or nothing.
 -- ARGV: wanted mode or '', request id, partition, partition as a JSON string, whether ids were given (1 or 0), how long
---       request ids are remembered (ms); then per task: id, weight, payload without its prefix.
+--       request ids are remembered (ms), number of tasks; and one text with all tasks, which costs clients less than three
+--       arguments each: bytes of the id, weight, bytes of the payload without its prefix, a space after each; then these two.
 -- Returns: {positions of duplicates, from 0, joined by commas}.
 local wanted, request, partition, json, given, remember = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 if mode and wanted ~= '' and wanted ~= mode then
@@ -11,11 +12,18 @@ end
 if call('ZSCORE', key.request, request) then return {call('HGET', key.answer, request) or ''} end
 mode = mode or (wanted ~= '' and wanted) or 'head'
 
-local tasks = (#ARGV - 6) / 3
+local tasks, text = tonumber(ARGV[7]), ARGV[8]
+local ids, weights, rests = {}, {}, {}
+local at = 1
+for i = 1, tasks do
+  local id_bytes, weight, bytes, first = match(text, '^(%d+) (%d+) (%d+) ()', at)
+  local middle = first + id_bytes
+  at = middle + bytes
+  ids[i], weights[i], rests[i] = sub(text, first, middle - 1), weight, sub(text, middle, at - 1)
+end
 local duplicates, skip = {}, {}
 if given == '1' then
-  local ids, seen = {}, {}
-  for i = 1, tasks do ids[i] = ARGV[4 + 3 * i] end
+  local seen = {}
   fetch(plan.waiting, ids)
   fetch(plan.task, ids)
   fetch(plan.held, ids)
@@ -51,18 +59,16 @@ if fresh > 0 then
   order.promote(head)
   if mode == 'all' or order.unpaid(head) == 0 then order.arrive(head) end
   local first = mode == 'head' and head.kind == '-' and head.old + head.lane + head.paid == 0
-  local before, at = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. whole(now) .. ',"serial":'
+  local before, since = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. whole(now) .. ',"serial":'
   local waits = ' ' .. whole(now) .. ' ' .. json .. ','
   local n, m = 0, 0
   for i = 1, tasks do
     if not skip[i] then
-      local from = 4 + 3 * i
-      local id, weight = ARGV[from], ARGV[from + 1]
+      local id, weight, rest = ids[i], weights[i], rests[i]
       serial = serial + 1
       local number = whole(serial)
-      local rest = ARGV[from + 2]
       if mode == 'all' or first then
-        local payload, start = before .. weight .. at .. number .. ',' .. rest, order.charge(head, tonumber(weight))
+        local payload, start = before .. weight .. since .. number .. ',' .. rest, order.charge(head, tonumber(weight))
         if first then
           head.kind, head.id = 'u', id
           plan.queue.new[id], plan.task.new[id] = start, payload

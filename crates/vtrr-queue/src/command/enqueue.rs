@@ -123,18 +123,23 @@ impl Command for Enqueue {
     fn call(&self) -> Call {
         let chunk = self.chunk();
         let given = chunk.iter().any(|(_, task)| task.id.is_some());
-        let mut args = Vec::with_capacity(6 + 3 * chunk.len());
+        let mut args = Vec::with_capacity(8);
         args.push(arg(self.tagging.map_or("", Tagging::as_str)));
         args.push(arg(self.chunk_request()));
         args.push(arg(&self.partition));
         args.push(arg(json_string(self.partition.as_str())));
         args.push(arg(u8::from(given)));
         args.push(arg(REQUEST_MS));
+        args.push(arg(chunk.len()));
+        let mut text =
+            Vec::with_capacity(chunk.iter().map(|(id, task)| 24 + id.as_str().len() + task.body.rest().len()).sum());
         for (id, task) in chunk {
-            args.push(arg(id));
-            args.push(arg(task.weight.get()));
-            args.push(task.body.rest().to_vec());
+            let (id, rest) = (id.as_str().as_bytes(), task.body.rest());
+            text.extend_from_slice(format!("{} {} {} ", id.len(), task.weight.get(), rest.len()).as_bytes());
+            text.extend_from_slice(id);
+            text.extend_from_slice(rest);
         }
+        args.push(text);
         self.target.call(SCRIPT, args)
     }
 

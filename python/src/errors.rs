@@ -1,5 +1,6 @@
 //! Our errors as the exceptions of `vtrr_queue.errors`.
 
+use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -36,9 +37,28 @@ pub(crate) fn bad_value(py: Python<'_>, argument: &str, allowed: &str, value: &s
 
 /// An argument of a type that is not allowed.
 pub(crate) fn bad_type(py: Python<'_>, argument: &str, allowed: &str, value: &Bound<'_, PyAny>) -> PyErr {
-    let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().chars().take(80).collect());
     let class = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    raise(py, "InvalidArgumentType", format!("{argument} must be {allowed}, not {shown} ({class})"))
+    raise(py, "InvalidArgumentType", format!("{argument} must be {allowed}, not {} ({class})", shown(value)))
+}
+
+/// A value that the encoder has refused. What the value's own methods raise passes through as it is.
+pub(crate) fn bad_json(py: Python<'_>, argument: &str, value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let class = if error.is_instance_of::<PyTypeError>(py) {
+        "InvalidArgumentType"
+    } else if error.is_instance_of::<PyValueError>(py) || error.is_instance_of::<PyRecursionError>(py) {
+        "InvalidArgument"
+    } else {
+        return error;
+    };
+    let message = format!("{argument} must be what JSON takes, not {}: {}", shown(value), error.value(py));
+    let refused = raise(py, class, message);
+    refused.set_cause(py, Some(error));
+    refused
+}
+
+/// The beginning of a value's text.
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().chars().take(80).collect())
 }
 
 /// A call that does not fit.

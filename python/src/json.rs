@@ -108,21 +108,22 @@ fn write_value(value: &Bound<'_, PyAny>, dumps: &Bound<'_, PyAny>, out: &mut Vec
     Ok(())
 }
 
-/// The body of a task. `extra` is what stands behind the arguments: `,"retries":1`, say.
+/// The body of a task. `extra` is what stands behind the arguments: `,"retries":1`, say. An error comes with the name of
+/// the field that cannot be encoded.
 pub(crate) fn body(
     name: &str,
     args: &Bound<'_, PyAny>,
     kwargs: &Bound<'_, PyAny>,
     dumps: &Bound<'_, PyAny>,
     extra: &str,
-) -> PyResult<Vec<u8>> {
+) -> Result<Vec<u8>, (&'static str, PyErr)> {
     let mut out = Vec::with_capacity(160);
     out.extend_from_slice(b"{\"task_name\":");
     write_str(name, &mut out);
     out.extend_from_slice(b",\"args\":");
-    write_value(args, dumps, &mut out)?;
+    write_value(args, dumps, &mut out).map_err(|error| ("args", error))?;
     out.extend_from_slice(b",\"kwargs\":");
-    write_value(kwargs, dumps, &mut out)?;
+    write_value(kwargs, dumps, &mut out).map_err(|error| ("kwargs", error))?;
     out.extend_from_slice(extra.as_bytes());
     out.push(b'}');
     Ok(out)
@@ -139,5 +140,6 @@ pub(crate) fn encode_call<'py>(
     dumps: &Bound<'py, PyAny>,
     extra: &str,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    Ok(PyBytes::new(py, &body(name, args, kwargs, dumps, extra)?))
+    let body = body(name, args, kwargs, dumps, extra).map_err(|(_, error)| error)?;
+    Ok(PyBytes::new(py, &body))
 }

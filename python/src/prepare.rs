@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use vtrr_queue::{Body, Partition, Task, TaskId};
 
-use crate::errors::{bad_call, bad_type, bad_value, from_core};
+use crate::errors::{bad_call, bad_json, bad_type, bad_value, from_core, shown};
 use crate::json::body;
 
 const TEXT: &str = "text of 1 to 512 bytes without NUL";
@@ -51,7 +51,13 @@ pub(crate) fn name(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<String>
         }
     } else if value.is_instance_of::<PyBool>() {
         return Err(bad_type(py, argument, &allowed, value));
-    } else if value.is_instance_of::<PyInt>() || is_uuid(value) {
+    } else if value.is_instance_of::<PyInt>() {
+        // Not as `str` has it: for an IntEnum that may be its name. And it refuses very large numbers.
+        match py.get_type::<PyInt>().call_method1("__repr__", (value,)) {
+            Ok(text) => text.cast::<PyString>()?.to_str()?.to_owned(),
+            Err(_) => return Err(bad_value(py, argument, TEXT, "a number of thousands of digits")),
+        }
+    } else if is_uuid(value) {
         value.str()?.to_str()?.to_owned()
     } else {
         return Err(bad_type(py, argument, &allowed, value));
@@ -76,9 +82,8 @@ fn is_uuid(value: &Bound<'_, PyAny>) -> bool {
 fn weight(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     const ALLOWED: &str = "an integer from 1 to 1,000,000";
     let py = value.py();
-    let shown = || value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().chars().take(80).collect());
     let number = if value.is_instance_of::<PyBool>() {
-        return Err(bad_value(py, argument, ALLOWED, &shown()));
+        return Err(bad_value(py, argument, ALLOWED, &shown(value)));
     } else if value.is_instance_of::<PyInt>() {
         value.extract::<i64>().ok()
     } else if let Ok(float) = value.cast::<PyFloat>() {
@@ -92,7 +97,7 @@ fn weight(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     };
     match number {
         Some(number) if (1..=1_000_000).contains(&number) => Ok(number),
-        _ => Err(bad_value(py, argument, ALLOWED, &shown())),
+        _ => Err(bad_value(py, argument, ALLOWED, &shown(value))),
     }
 }
 
@@ -167,7 +172,10 @@ fn one<'py>(
         }
     }
     check(&at, &args, &kwargs, function)?;
-    let bytes = body(function.name, &args, &kwargs, function.dumps, function.extra)?;
+    let bytes = body(function.name, &args, &kwargs, function.dumps, function.extra).map_err(|(field, error)| {
+        let value = if field == "args" { &args } else { &kwargs };
+        bad_json(py, &format!("{}[\"{field}\"]", at()), value, error)
+    })?;
     let wrong = |error| {
         let error = from_core(py, &error);
         bad_value(py, &at(), "small enough", &error.value(py).to_string())

@@ -119,7 +119,7 @@ impl Queue {
         Ok(Command::new(command, self.keys.clone_ref(py)).with_ids(ids))
     }
 
-    #[pyo3(signature = (n, *, owner, lease, max_deliveries, settle = Vec::new()))]
+    #[pyo3(signature = (n, *, owner, lease, max_deliveries, settle = vec![]))]
     fn dequeue(
         &self,
         py: Python<'_>,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from celery import Celery
 from celery.backends.rpc import RPCBackend
 from kombu.utils.json import dumps, loads
 from redis.exceptions import RedisError
@@ -111,6 +112,10 @@ class VTRRQueue:
                 f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
                 f"({type(redis_client).__name__})"
             )
+        if not isinstance(celery_app, Celery):
+            raise InvalidArgumentType(
+                f"celery_app must be a Celery app, not {celery_app!r} ({type(celery_app).__name__})"
+            )
         self._core = Queue(name, tagging)
         if _is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(
@@ -213,12 +218,14 @@ class VTRRQueue:
 
     def redrive(self, ids: Iterable[object]) -> list[bool]:
         """Puts up to 1,000 dead letters back into the queue; answers which there were."""
-        flags: list[bool] = self._run(self._core.redrive(_check_ids(ids)))
+        wanted = _check_ids(ids)
+        flags: list[bool] = self._run(self._core.redrive(wanted)) if wanted else []
         return flags
 
     def discard(self, ids: Iterable[object]) -> list[bool]:
         """Deletes up to 1,000 dead letters; answers which there were."""
-        flags: list[bool] = self._run(self._core.discard(_check_ids(ids)))
+        wanted = _check_ids(ids)
+        flags: list[bool] = self._run(self._core.discard(wanted)) if wanted else []
         return flags
 
     def set_share(self, partition_key: object, share: float = 1) -> None:

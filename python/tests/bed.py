@@ -59,7 +59,11 @@ class Bed:
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.kill()
-        sys.modules.pop(self.name, None)
+        app = getattr(sys.modules.pop(self.name, None), "app", None)
+        consumer = getattr(getattr(app, "backend", None), "result_consumer", None)
+        if consumer is not None:
+            # Else results that are collected later look for the backend's server, which may have stopped by then.
+            consumer._pubsub = None
         self.store.close()
 
     def load(self, tasks: str, *, conf: dict[str, Any] | None = None, header: str = HEADER, **options: Any) -> ModuleType:

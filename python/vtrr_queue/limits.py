@@ -30,5 +30,9 @@ def of_task(task: Any) -> bool:
     """Whether a task has a time limit, its own or the app's."""
     if getattr(task, "time_limit", None) or getattr(task, "soft_time_limit", None):
         return True
-    conf = task.app.conf
-    return bool(conf.task_time_limit or conf.task_soft_time_limit)
+    limits: bool = task.app.__dict__.get("vtrr_limits")
+    if limits is None:
+        # A look into the configuration costs as much as a short task.
+        conf = task.app.conf
+        limits = task.app.vtrr_limits = bool(conf.task_time_limit or conf.task_soft_time_limit)
+    return limits

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from . import limits, tickets
 from ._core import Delivery, Queue, encode_call
+from .hand import MOST, SHORT_SECONDS, Hand, Settling
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -26,8 +27,6 @@ logger = logging.getLogger(__name__)
 DONE = trace.trace_ok_t(None, None, 0.0, "None")
 # An unknown task name is given back for so long, doubling.
 UNKNOWN_SECONDS, UNKNOWN_MOST = 5.0, 60.0
-
-Settling = tuple[str, str, str, float, "bytes | None"]
 
 
 def kind_of(task: VTRRTask[Any, Any], request: dict[str, Any], args: Any, kwargs: Any) -> str:
@@ -115,8 +114,9 @@ class Ticket:
         self.token = token
         self.owner: str = request.get(tickets.OWNER) or Queue.fresh()
         self.result: Any = DONE
-        # How the last task ended, until that is stored.
-        self.unsettled: list[Settling] = []
+        self.hand = Hand(self.vtrr)
+        # Whether Celery limits the time of every message, or of this one.
+        self.limited = limits.of_worker() or limits.of_task(self.task)
 
     def run(self) -> Any:
         try:
@@ -128,6 +128,10 @@ class Ticket:
             # It fired in our own code: the task has ended, or has not begun.
             self.settle()
             self.run_safely("give back", self.vtrr._core.release_owner(self.owner))
+        except BaseException:
+            # The process ends. That of the task that ran is seen by the main process.
+            self.hand.put_back()
+            raise
         return self.result
 
     def run_bound(self) -> None:
@@ -140,45 +144,49 @@ class Ticket:
         if delivery is None:
             logger.info("%s: %s is not to be run by this message any more", self.vtrr, self.id)
             return
-        self.unsettled = [self.run_delivery(delivery, bound=True)]
+        self.hand.end(self.run_delivery(delivery, bound=True))
 
     def drain(self) -> bool:
         """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket for
         those that still wait."""
-        no_burst = self.token is not None or limits.of_task(self.task) or limits.of_worker() or limits.of_child()
-        end = time.monotonic() + (0.0 if no_burst else self.vtrr.burst)
-        first = True
-        empty = 0
-        while first or time.monotonic() < end or empty:
-            first = False
+        burst = 0.0 if self.limited or self.token is not None or limits.of_child() else self.vtrr.burst
+        end = time.monotonic() + burst
+        n, empty = 1, 0
+        while True:
             try:
-                deliveries, _, _, more = self.vtrr._run(self.next())
+                deliveries, _, _, more = self.vtrr._run(self.next(n))
             except RedisError as error:
                 logger.warning("%s: nothing could be dequeued, the sweep will try again: %r", self.vtrr, error)
                 self.settle()
                 return False
             self.announce()
-            self.unsettled = []
+            self.hand.hold(deliveries)
             if not deliveries:
                 empty += 1
                 if more and empty < 100:
                     continue
                 return bool(more)
-            empty = 0
-            settling = self.take(deliveries[0])
-            if settling is None:
-                return False
-            self.unsettled = [settling]
-        self.settle()
-        return True
+            began, ran = time.monotonic(), 0
+            while (delivery := self.hand.begin()) is not None:
+                settling = self.take(delivery)
+                if settling is None:
+                    return False
+                self.hand.end(settling)
+                ran += 1
+            now = time.monotonic()
+            if now >= end:
+                self.settle()
+                return True
+            each = (now - began) / max(ran, 1)
+            n = max(1, min(2 * n, MOST, int((end - now) / each))) if each < SHORT_SECONDS else 1
 
-    def next(self) -> Any:
+    def next(self, n: int) -> Any:
         return self.vtrr._core.dequeue(
-            1,
+            n,
             owner=self.owner,
             lease=self.vtrr.lease,
             max_deliveries=self.vtrr.max_deliveries,
-            settle=self.unsettled,
+            settle=self.hand.collect(),
         )
 
     def take(self, delivery: Delivery) -> Settling | None:
@@ -194,7 +202,7 @@ class Ticket:
             logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
             reason = f"no task {payload['task_name']!r} is registered"
             return (delivery.id, delivery.token, "release", delay, reason.encode())
-        if limits.of_task(own) or limits.of_task(self.task) or limits.of_worker():
+        if self.limited or limits.of_task(own):
             self.hand_over(own, delivery)
             return None
         return self.run_delivery(delivery, payload=payload, own=own)
@@ -202,7 +210,8 @@ class Ticket:
     def hand_over(self, own: VTRRTask[Any, Any], delivery: Delivery) -> None:
         """A task under a time limit runs in a message of its own. Until that arrives the task is set aside; it comes back
         by itself if the message is lost."""
-        self.unsettled = [(delivery.id, delivery.token, "release", self.vtrr.lease, None)]
+        self.hand.put_back()
+        self.hand.end((delivery.id, delivery.token, "release", self.vtrr.lease, None))
         if not self.settle():
             return
         try:
@@ -267,29 +276,31 @@ class Ticket:
         return (delivery.id, delivery.token, "ack", 0.0, None)
 
     def settle(self) -> bool:
-        """Stores how the last task ended, through an outage as long as a lease: else it would run again."""
-        if not self.unsettled:
+        """Stores how tasks ended, through an outage as long as a lease: else they would run again. False if one was lost."""
+        settlings = self.hand.collect()
+        if not settlings:
             return True
         end, pause = time.monotonic() + self.vtrr.lease, 0.1
         while True:
             try:
-                (how,) = self.vtrr._run(self.vtrr._core.settle(self.unsettled))
+                answers = self.vtrr._run(self.vtrr._core.settle(settlings))
+                break
             except RedisError as error:
                 if time.monotonic() >= end:
-                    logger.error("%s: how %s ended could not be stored: %r", self.vtrr, self.unsettled[0][0], error)
+                    logger.error("%s: how %s ended could not be stored: %r", self.vtrr, settlings[0][0], error)
                     return False
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
-                continue
-            if how == "lost":
-                logger.warning("%s: the lease of %s was lost; it runs elsewhere", self.vtrr, self.unsettled[0][0])
-            self.announce()
-            self.unsettled = []
-            return bool(how != "lost")
+        for (id, *_), answer in zip(settlings, answers, strict=True):
+            if answer == "lost":
+                logger.warning("%s: the lease of %s was lost; it runs elsewhere", self.vtrr, id)
+        self.announce()
+        self.hand.hold([])
+        return "lost" not in answers
 
     def announce(self) -> None:
-        """Tells the sweep of a task that is due before its next turn."""
-        if any(0 < delay < self.vtrr.sweep_interval for _, _, _, delay, _ in self.unsettled):
+        """Tells the sweep of tasks that are due before its next turn."""
+        if any(0 < delay < self.vtrr.sweep_interval for _, _, _, delay, _ in self.hand.ended):
             try:
                 self.vtrr.redis_client.publish(self.vtrr._core.wake_channel, "")
             except RedisError as error:

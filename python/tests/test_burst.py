@@ -1,0 +1,74 @@
+"""Short tasks are taken several at once; what is taken never waits for, nor suffers from, a neighbour."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bed import Bed
+from servers import wait_for
+
+TASKS = '''
+import signal
+
+@vtrr.task
+def short(self, n):
+    note("end", self, n=n)
+
+@vtrr.task
+def long(self, seconds):
+    note("start", self)
+    time.sleep(seconds)
+    note("end", self)
+
+@vtrr.task
+def poison(self):
+    note("start", self)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+
+def shorts(app: object, first: int, n: int) -> None:
+    app.short.queue("a", [{"args": [i]} for i in range(first, first + n)])  # type: ignore[attr-defined]
+
+
+def test_many_short_tasks_cost_few_calls(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    shorts(app, 0, 2000)
+    bed.worker(concurrency=1)
+    bed.drained()
+    assert [event["n"] for event in bed.events("end")] == list(range(2000))
+    calls = bed.store.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls < 2000, "tasks are taken one by one"
+
+
+def test_a_long_task_does_not_hold_up_those_taken_with_it(bed: Bed) -> None:
+    app = bed.load(TASKS, max_concurrency=2)
+    shorts(app, 0, 100)
+    app.long.queue("a", [{"args": [6]}])
+    shorts(app, 100, 100)
+    bed.worker(concurrency=2)
+    wait_for(lambda: bed.events("start"), 20)
+    wait_for(lambda: len([event for event in bed.events("end") if "n" in event]) == 200, 5)
+    assert not [event for event in bed.events("end") if event["task"].endswith("long")], "the long one should still run"
+    # What had ended beside it is stored, and only the long one is leased.
+    wait_for(lambda: bed.state() == {"queued": 0, "leased": 1, "delayed": 0, "dead": 0}, 3)
+    bed.drained()
+    assert max(Counter(event["n"] for event in bed.events("end") if "n" in event).values()) == 1
+
+
+def test_a_task_that_kills_its_worker_takes_no_other_with_it(bed: Bed) -> None:
+    app = bed.load(TASKS, max_deliveries=3)
+    shorts(app, 0, 100)
+    app.poison.queue("a", [{"id": "poison"}])
+    shorts(app, 100, 100)
+    bed.worker(concurrency=1)
+    bed.drained(60)
+    (letter,) = app.vtrr.dead_letters()
+    assert letter.id == "poison"
+    assert "poison" in letter.error
+    assert "worker lost" in letter.error
+    assert len(bed.events("start")) == 3
+    runs = Counter(event["n"] for event in bed.events("end"))
+    assert set(runs) == set(range(200))
+    assert max(runs.values()) == 1, "what had ended was stored before its neighbour died"

@@ -72,7 +72,8 @@ def run_legacy(task: VTRRTask[Any, Any], id: str, payload: dict[str, Any], reque
         logger.error("%s: 0.1.0's retry of %r is dropped: no such task here", task.vtrr, payload["task_name"])
         return DONE
     args, kwargs = fill_in(own, id, payload["args"], payload["kwargs"])
-    return tracer_of(own)(id, args, kwargs, {**request, "args": args, "kwargs": kwargs, "vtrr_retry": retry_by_broker})
+    ours = {"args": args, "kwargs": kwargs, "headers": {}, "vtrr_retry": retry_by_broker}
+    return tracer_of(own)(id, args, kwargs, {**request, **ours})
 
 
 def retry_by_broker(task: VTRRTask[Any, Any], args: Any, kwargs: Any, task_id: str, options: dict[str, Any]) -> Any:
@@ -248,7 +249,8 @@ class Ticket:
             "correlation_id": delivery.id,
             "ignore_result": own.ignore_result,
             "shadow": None,
-            "headers": None,
+            # Not None: Celery would make custom headers of what it does not know, and these travel with retries.
+            "headers": {},
             "delivery_info": {
                 **(self.request.get("delivery_info") or {}),
                 "redelivered": delivery.deliveries > 1,

@@ -63,13 +63,15 @@ class TicketRequest:
             return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
         error = unwrapped(exc_info)
         lost = isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt))
-        if self._is_ticket or lost:
+        # With `return_ok` the message ran to its end, and what it was for is settled. What is no `Exception` ends it before that.
+        broken = not return_ok and not isinstance(error, (Terminated, TimeLimitExceeded))
+        if self._is_ticket or broken:
             task_ready(self)
             self.acknowledge()
-            if lost:
-                logger.error("%s: a worker process was lost while it ran %s: %s", self.vtrr, self.id, error)
-            if lost or isinstance(error, (Terminated, TimeLimitExceeded)):
-                keeper.release(self, f"worker lost: {error}")
+            if broken:
+                what = "a worker process was lost while it ran" if lost else "an error ended"
+                logger.error("%s: %s %s: %r", self.vtrr, what, self.id, error)
+            keeper.release(self, f"worker lost: {error}" if lost or not broken else f"{type(error).__name__}: {error}")
             return None
         if isinstance(error, TimeLimitExceeded):
             keeper.fail(self, f"TimeLimitExceeded: {error}")

@@ -80,6 +80,13 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
         options["headers"] = {**(options.get("headers") or {}), tickets.MARK: tickets.CALL}
         return super().apply_async(args, kwargs, task_id, *more, **options)
 
+    def _get_exec_options(self) -> dict[str, Any]:
+        # Celery reads a task's attribute `queue` as the name of a Celery queue; ours is a method.
+        if self._exec_options is None:
+            self._exec_options = {**super()._get_exec_options(), "queue": None}
+        options: dict[str, Any] = self._exec_options
+        return options
+
     # Celery gives every task its tracer. Ours stands around it, so that a ticket's own run is seen by no hook, signal or
     # result, and tasks of the queue run through Celery's own, as themselves.
 

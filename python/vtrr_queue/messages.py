@@ -304,7 +304,7 @@ class Ticket:
         """Tells the sweep of tasks that are due before its next turn."""
         if any(0 < delay < self.vtrr.sweep_interval for _, _, _, delay, _ in self.hand.ended):
             try:
-                self.vtrr.redis_client.publish(self.vtrr._core.wake_channel, "")
+                self.vtrr.redis_client.publish(self.vtrr._core.wake_channel.encode(), b"")
             except RedisError as error:
                 logger.debug("%s: the sweep was not told: %r", self.vtrr, error)
 

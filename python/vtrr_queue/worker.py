@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 WAKE_SECONDS = 0.1
 # What is due is brought back at once, but not more often than this.
 DUE_SECONDS = 0.05
+# The sweep, the leases, a task and its end may each want a connection at the same time.
+SPARE = 5
 
 
 class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -57,7 +59,7 @@ class Sweeper(threading.Thread):
         self.vtrr = vtrr
         self.worker = worker
         self.stopped = threading.Event()
-        self.nonce = f"{keeper.nonce()}/{vtrr.name}"
+        self.nonce = keeper.nonce()
         self.pubsub: Any = None
         self.leading = False
         # When the next turn is.
@@ -99,7 +101,7 @@ class Sweeper(threading.Thread):
 
     def leads(self) -> bool:
         """One of all workers at a time, by a lock that expires."""
-        client, key = self.vtrr.redis_client, self.vtrr._core.sweeper_key
+        client, key = self.vtrr.redis_client, self.vtrr._core.sweeper_key.encode()
         ms = int(3000 * self.vtrr.sweep_interval)
         if client.set(key, self.nonce, nx=True, px=ms):
             return True
@@ -140,10 +142,13 @@ class Sweeper(threading.Thread):
     def wait(self, seconds: float) -> bool:
         """Waits for tasks to be placed in the queue; answers whether any were."""
         end = time.monotonic() + seconds
+        if not can_listen(self.vtrr.redis_client):
+            self.stopped.wait(seconds)
+            return False
         try:
             if self.pubsub is None:
                 self.pubsub = self.vtrr.redis_client.pubsub(ignore_subscribe_messages=True)
-                self.pubsub.subscribe(self.vtrr._core.wake_channel)
+                self.pubsub.subscribe(self.vtrr._core.wake_channel.encode())
             while (left := end - time.monotonic()) > 0 and not self.stopped.is_set():
                 if self.pubsub.get_message(timeout=min(left, 0.5)) is not None:
                     while self.pubsub.get_message(timeout=0) is not None:
@@ -154,3 +159,9 @@ class Sweeper(threading.Thread):
             self.pubsub = None
             self.stopped.wait(max(0.0, min(end - time.monotonic(), 1.0)))
         return False
+
+
+def can_listen(client: Any) -> bool:
+    """Whether the client has a connection to spare: listening keeps one for itself, and a small pool would then fail tasks."""
+    pool = getattr(client, "connection_pool", None)
+    return int(getattr(pool, "max_connections", None) or SPARE) >= SPARE

@@ -24,6 +24,9 @@ demo: $(PYTHON)/.demo ## Watch Celery serve four users fairly, beside first come
 demo-rust: ## The same without Python, in memory or on REDIS_URL
 	@cargo run --release --quiet -p vtrr -- demo
 
+.PHONY: wheel
+wheel: $(PYTHON)/.wheel ## Build the Python package, as target/wheels/*.whl
+
 .PHONY: test
 test: test-rust test-python ## Run all tests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import time
@@ -32,13 +33,21 @@ UNKNOWN_SECONDS, UNKNOWN_MOST = 5.0, 60.0
 def kind_of(task: VTRRTask[Any, Any], request: dict[str, Any], args: Any, kwargs: Any) -> str:
     """What a message is: a ticket, bound to one task of the queue, 0.1.0's retry of a task (``legacy``), or a call."""
     mark = request.get(tickets.MARK)
+    if not args and kwargs and set(kwargs) <= {"is_start", "task_payload"}:
+        # 0.1.0's. Ours have none of these, and where 0.1.0 took one of ours for its own the retry carries on our mark.
+        is_call = fits(task, (), kwargs) if mark == tickets.CALL else mark is None and names(task, kwargs)
+        if not is_call:
+            return "legacy" if kwargs.get("task_payload") else tickets.TICKET
     if mark in (tickets.TICKET, tickets.BOUND, tickets.CALL):
         return str(mark)
-    if not args and kwargs and set(kwargs) <= {"is_start", "task_payload"} and not fits(task, args, kwargs):
-        return "legacy" if kwargs.get("task_payload") else tickets.TICKET
     if args or kwargs:
         return tickets.CALL
     return tickets.TICKET if task.vtrr.tagging == "all" or not fits(task, (), {}) else tickets.CALL
+
+
+def names(task: VTRRTask[Any, Any], kwargs: Any) -> bool:
+    """Whether the function has parameters of these names, other than by ``**``."""
+    return set(kwargs) <= set(inspect.signature(task.run).parameters)
 
 
 def fits(task: VTRRTask[Any, Any], args: Any, kwargs: Any) -> bool:
@@ -72,7 +81,7 @@ def run_legacy(task: VTRRTask[Any, Any], id: str, payload: dict[str, Any], reque
         logger.error("%s: 0.1.0's retry of %r is dropped: no such task here", task.vtrr, payload["task_name"])
         return DONE
     args, kwargs = fill_in(own, id, payload["args"], payload["kwargs"])
-    ours = {"args": args, "kwargs": kwargs, "headers": {}, "vtrr_retry": retry_by_broker}
+    ours = {"args": args, "kwargs": kwargs, "headers": {}, "shadow": None, "vtrr_retry": retry_by_broker}
     return tracer_of(own)(id, args, kwargs, {**request, **ours})
 
 

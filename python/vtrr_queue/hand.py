@@ -4,6 +4,7 @@ back to the queue, and what has ended is stored."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -27,6 +28,16 @@ PATIENCE_SECONDS = 0.05
 MOST = 16
 
 
+def came_back(delivery: Delivery) -> bool:
+    """Whether a task was in somebody's hands before and not settled; a retry was settled."""
+    if delivery.deliveries == 1:
+        return False
+    try:
+        return delivery.deliveries > 1 + int(json.loads(delivery.payload).get("retries", 0))
+    except (ValueError, TypeError, AttributeError):
+        return True
+
+
 class Hand:
     """What a ticket holds: tasks that have not begun, and how others ended."""
 
@@ -44,9 +55,9 @@ class Hand:
             self.ended = []
             self.waiting.extend(deliveries)
             self.since = time.monotonic()
-        if any(delivery.deliveries > 1 for delivery in self.waiting) and len(self.waiting) > 1:
+        first = next((delivery for delivery in self.waiting if came_back(delivery)), None)
+        if first is not None and len(self.waiting) > 1:
             # It may have ended a worker: then it shall not take others with it again.
-            first = next(delivery for delivery in self.waiting if delivery.deliveries > 1)
             self.waiting.remove(first)
             self.put_back()
             self.waiting.append(first)

@@ -28,7 +28,7 @@ demo-rust: ## The same without Python, in memory or on REDIS_URL
 wheel: $(PYTHON)/.wheel ## Build the Python package, as target/wheels/*.whl
 
 .PHONY: test
-test: test-rust test-python ## Run all tests
+test: test-rust test-python test-old-celery ## Run all tests
 
 .PHONY: test-rust
 test-rust: servers ## Run the Rust tests: unit, integration, documentation

@@ -29,13 +29,15 @@ def make_certificates(folder: Path) -> None:
     new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     openssl(*new, "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.pem", "-addext", "keyUsage=keyCertSign")
     by_ca = ["-CA", "ca.pem", "-CAkey", "ca.key"]
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr")
+    openssl(
+        "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr"
+    )
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     openssl("x509", "-req", "-in", "server.csr", *by_ca, "-days", "2", "-extfile", "names", "-out", "server.pem")
 
 
 class Servers:
-    """One plain server that also has TLS, a unix socket, users; a Sentinel that watches it; and a cluster of one node."""
+    """A plain server that also has TLS, a unix socket and users; a Sentinel that watches it; a cluster of one node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +54,9 @@ class Servers:
             *("--user", "app", "on", ">secret", "~vtrr:*", "&vtrr:*", "+@all", "-@dangerous"),
         )
         (folder / "cluster").mkdir()
-        self.cluster = RedisServer(folder / "cluster", "--cluster-enabled", "yes")
+        # Nodes talk to each other on the port 10,000 above.
+        port = next(port for port in iter(free_port, 0) if port < 55_536)
+        self.cluster = RedisServer(folder / "cluster", "--cluster-enabled", "yes", port=port)
         self.sentinel: subprocess.Popen[bytes] | None = None
 
     @contextmanager
@@ -105,8 +109,7 @@ class Form:
         return f"{{{name}}}" if self.braces else name
 
     def make(self, servers: Servers) -> Any:
-        return eval(self.source, {"redis": redis, "Sentinel": Sentinel, "Retry": Retry, "NoBackoff": NoBackoff,
-                                  "fakeredis": fakeredis, "django_connection": django_connection, **places(servers)})  # fmt: skip
+        return eval(self.source, globals() | places(servers))
 
 
 def places(servers: Servers) -> dict[str, Any]:
@@ -141,18 +144,24 @@ FORMS: dict[str, Form] = {
     "unix socket": Form("redis.Redis(unix_socket_path=socket, db=3)"),
     "tls": Form("redis.Redis(**tls, db=3)"),
     "user": Form("redis.Redis(port=port, username='app', password='secret')"),
-    "user decoding, RESP3": Form("redis.Redis(port=port, username='app', password='secret', protocol=3, decode_responses=True)"),
+    "user decoding, RESP3": Form(
+        "redis.Redis(port=port, username='app', password='secret', protocol=3, decode_responses=True)"
+    ),
     "RESP2": Form("redis.Redis(port=port, db=3, protocol=2)"),
     "RESP3": Form("redis.Redis(port=port, db=3, protocol=3)"),
     "RESP3 decoding": Form("redis.Redis(port=port, db=3, protocol=3, decode_responses=True)"),
     "retries": Form("redis.Redis(port=port, db=3, retry=Retry(NoBackoff(), 3), retry_on_timeout=True)"),
     "one connection": Form("redis.Redis(connection_pool=redis.ConnectionPool(port=port, db=3, max_connections=1))"),
-    "one blocking connection": Form("redis.Redis(connection_pool=redis.BlockingConnectionPool(port=port, db=3, max_connections=1))"),
+    "one blocking connection": Form(
+        "redis.Redis(connection_pool=redis.BlockingConnectionPool(port=port, db=3, max_connections=1))"
+    ),
     "single connection client": Form("redis.Redis(port=port, db=3, single_connection_client=True)"),
     "sentinel": Form("Sentinel(sentinels).master_for('themaster', db=3)"),
     "sentinel decoding": Form("Sentinel(sentinels).master_for('themaster', db=3, decode_responses=True)"),
     "cluster": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port)", braces=True),
-    "cluster decoding": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port, decode_responses=True)", braces=True),
+    "cluster decoding": Form(
+        "redis.RedisCluster(host='127.0.0.1', port=cluster_port, decode_responses=True)", braces=True
+    ),
     "cluster RESP3": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port, protocol=3)", braces=True),
     "django-redis": Form("django_connection(port)"),
     "fake": Form("fakeredis.FakeRedis()"),

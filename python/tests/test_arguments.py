@@ -89,17 +89,21 @@ def nested(depth: int) -> Any:
 
 
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**70, 10**300, 0.0, -0.0, 0.1, 1e16, 1e-7, 1e22,
+    None, True, False, 0, -1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**70, 10**300, 0.0, -0.0, 0.1, 1e16, 1e-7,
+    1e22,
     5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 123456789.123456789, 2.0,
     "", "text", "ünï 😀 \u2028\u2029", "\x00\x01\x1f\x7f\"\\/", "\ud800", "a\udfff\ud800b", "</script>", "x" * 70_000,
     [], {}, (), [[]], [{}], {"a": []}, (1, (2, (3,))), [1, [2, [3, [4]]]], {"a": {"b": {"c": None}}},
-    {1: "a"}, {1.5: "a", None: "b", True: "c"}, {"": 0}, {"\ud800": 1}, {"ключ\n": [1]}, {"__type__": 1}, {1: "a", "1": "b"},
-    datetime.date(2024, 1, 31), datetime.datetime(2024, 1, 31, 12, 30, 1, 5), datetime.datetime(2024, 1, 31, tzinfo=zone),
+    {1: "a"}, {1.5: "a", None: "b", True: "c"}, {"": 0}, {"\ud800": 1}, {"ключ\n": [1]}, {"__type__": 1}, {1: "a",
+    "1": "b"},
+    datetime.date(2024, 1, 31), datetime.datetime(2024, 1, 31, 12, 30, 1, 5), datetime.datetime(2024, 1, 31,
+    tzinfo=zone),
     datetime.datetime(2024, 1, 31, tzinfo=datetime.timezone.utc), datetime.time(1, 2, 3, 4), uuid.UUID(int=5),
     decimal.Decimal("1.10"), decimal.Decimal("NaN"), b"\x00\xff", b"", b"text", bytearray(b"x"), memoryview(b"x"),
     [decimal.Decimal("1.10"), 2**70, {"when": datetime.date(2024, 1, 31), 5: (b"\xff",)}],
     datetime.timedelta(seconds=1), {1, 2}, frozenset(), ValueError("no"), object(), 1j, range(3), len, Ellipsis,
-    Colour.RED, Number.SEVEN, Word.HELLO, Text("t"), Whole(7), Real(1.5), Mapping(a=1), Items([1]), Point(1, 2), OwnJson(),
+    Colour.RED, Number.SEVEN, Word.HELLO, Text("t"), Whole(7), Real(1.5), Mapping(a=1), Items([1]), Point(1, 2),
+    OwnJson(),
     [Text("t"), {Text("k"): Whole(1)}], {Word.HELLO: 1}, {Number.SEVEN: 1}, collections.OrderedDict(b=1, a=2),
     {"__type__": "decimal", "__value__": "1.5"}, nested(63), nested(64), nested(65), nested(200), {(1, 2): 3},
 ]  # fmt: skip

@@ -46,7 +46,12 @@ def test_every_command_goes_through(servers: Servers, form: str) -> None:
     assert results.duplicates == [TEXT]
     assert (len(vtrr), vtrr.stats().tagging, vtrr.stats().partitions) == (1501, "head", 1)
     found = vtrr.find(TEXT)
-    assert (found.state, found.partition, found.weight, json.loads(found.payload)["args"]) == ("tagged", TEXT, 1, [TEXT])
+    assert (found.state, found.partition, found.weight, json.loads(found.payload)["args"]) == (
+        "tagged",
+        TEXT,
+        1,
+        [TEXT],
+    )
     assert vtrr.find(results[-1].id).state == "waiting"
     assert vtrr.find("other") is None
     assert [it[0] for it in vtrr._run(core.peek(1))] == [TEXT]
@@ -62,7 +67,12 @@ def test_every_command_goes_through(servers: Servers, form: str) -> None:
     assert vtrr.find(TEXT).owner == "owner"
     vtrr._run(core.extend_owner("owner", 60.0))
     assert 50 < vtrr.find(TEXT).left <= 60
-    outcomes = [("ack", 0.0, None), ("release", 0.0, None), ("retry", 60.0, b'{"task_name":"x"}'), ("fail", 0.0, TEXT.encode())]
+    outcomes = [
+        ("ack", 0.0, None),
+        ("release", 0.0, None),
+        ("retry", 60.0, b'{"task_name":"x"}'),
+        ("fail", 0.0, TEXT.encode()),
+    ]
     settle = [(it.id, it.token, *outcome) for it, outcome in zip(deliveries, outcomes, strict=False)]
     deliveries, settled, _, _ = dequeue(1, settle)
     assert settled == ["done"] * 4
@@ -120,7 +130,17 @@ def work(self, n):
         raise self.retry(countdown=0.2)
     return [n, "ünï"]
 """
-IN_WORKERS = ["tls", "cluster", "sentinel", "decoding", "latin-1", "RESP3 decoding", "django-redis", "unix socket", "ascii strict"]
+IN_WORKERS = [
+    "tls",
+    "cluster",
+    "sentinel",
+    "decoding",
+    "latin-1",
+    "RESP3 decoding",
+    "django-redis",
+    "unix socket",
+    "ascii strict",
+]
 IN_WORKERS += ["one connection", "one blocking connection", "cluster decoding"]
 
 
@@ -131,7 +151,9 @@ def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None
         pytest.skip("one pool is enough for clients that treat threads and processes alike")
     client = FORMS[form].make(servers)
     client.delete("ran")
-    header = HEADER.replace("store = redis.Redis.from_url({store!r})", "{client}").replace("name=NAME", "name={queue!r}")
+    header = HEADER.replace("store = redis.Redis.from_url({store!r})", "{client}").replace(
+        "name=NAME", "name={queue!r}"
+    )
     assert "{client}" in header
     assert "{queue!r}" in header
     source = "\n".join(

@@ -15,9 +15,8 @@ import redis
 import redis.asyncio
 from bed import Bed
 from celery import Celery
-from servers import RedisServer
 
-from vtrr_queue import IdConflict, InvalidArgument, InvalidArgumentType, VTRRQueue, VtrrError
+from vtrr_queue import IdConflict, VtrrError, VTRRQueue
 from vtrr_queue._core import Delivery
 
 TASKS = """
@@ -53,7 +52,9 @@ def app(bed: Bed) -> ModuleType:
 def refused(bed: Bed, app: ModuleType) -> Iterator[Callable[..., str]]:
     """Calls something that must be refused, with nothing stored and no ticket; answers the message."""
 
-    def refused(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[..., Any], *args: Any, **kw: Any) -> str:
+    def refused(
+        kind: type[Exception] | tuple[type[Exception], ...], call: Callable[..., Any], *args: Any, **kw: Any
+    ) -> str:
         with pytest.raises(kind) as raised:
             call(*args, **kw)
         assert isinstance(raised.value, VtrrError)
@@ -72,7 +73,25 @@ def dequeue(app: ModuleType, n: int = 1, **options: Any) -> list[Delivery]:
     return deliveries
 
 
-BAD_WEIGHTS = [0, -5, False, True, 0.5, 0.99, 1.5, math.inf, -math.inf, math.nan, 10**6 + 1, 2**53, 10**308, 1e300, "x", "", "1.5"]
+BAD_WEIGHTS = [
+    0,
+    -5,
+    False,
+    True,
+    0.5,
+    0.99,
+    1.5,
+    math.inf,
+    -math.inf,
+    math.nan,
+    10**6 + 1,
+    2**53,
+    10**308,
+    1e300,
+    "x",
+    "",
+    "1.5",
+]
 
 
 @pytest.mark.parametrize("weight", BAD_WEIGHTS, ids=repr)
@@ -98,13 +117,17 @@ def test_weights_that_are_accepted(app: Any, bed: Bed) -> None:
 
 
 BAD_KEYS = [
-    (None, TypeError), ("", ValueError), (True, TypeError), (1.5, TypeError), (math.nan, TypeError), (("t", 1), TypeError),
-    (b"bb", TypeError), ("\ud800", ValueError), ("a\x00b", ValueError), ("k" * 10_240, ValueError), (10**600, ValueError),
+    (None, TypeError), ("", ValueError), (True, TypeError), (1.5, TypeError), (math.nan, TypeError),
+    (("t", 1), TypeError),
+    (b"bb", TypeError), ("\ud800", ValueError), ("a\x00b", ValueError), ("k" * 10_240, ValueError),
+    (10**600, ValueError),
     (10**5000, ValueError), ("ä" * 257, ValueError), ({}, TypeError), (object(), TypeError),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "kind"), BAD_KEYS, ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else "")
+@pytest.mark.parametrize(
+    ("key", "kind"), BAD_KEYS, ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else ""
+)
 def test_a_bad_partition_key_is_refused_by_name(app: Any, refused: Any, key: Any, kind: type[Exception]) -> None:
     assert "partition_key must be text of 1 to 512 bytes without NUL" in refused(kind, app.work.queue, key, [{}])
     if key is not None:
@@ -114,7 +137,17 @@ def test_a_bad_partition_key_is_refused_by_name(app: Any, refused: Any, key: Any
 
 def test_partition_keys_of_other_types_are_the_same_as_their_text(app: Any) -> None:
     some = uuid.uuid4()
-    expected = {0: "0", 5: "5", "5": "5", -1: "-1", some: str(some), "   ": "   ", "😀": "😀", Number.SEVEN: "7", Text("t"): "t"}
+    expected = {
+        0: "0",
+        5: "5",
+        "5": "5",
+        -1: "-1",
+        some: str(some),
+        "   ": "   ",
+        "😀": "😀",
+        Number.SEVEN: "7",
+        Text("t"): "t",
+    }
     for key, text in expected.items():
         (result,) = app.work.queue(key, [{}])
         assert app.vtrr.find(result.id).partition == text
@@ -129,7 +162,7 @@ SLIPS = [
     ([{}, {"args": [1], "wieght": 3}], TypeError, "tasks[1] has the key 'wieght'"),
     ([{1: 2}], TypeError, "tasks[0] has the key 1"),
     ([{"\ud800": 2}], TypeError, "tasks[0] has the key '\\ud800'"),
-    ([{"args": "abc"}], TypeError, 'tasks[0]["args"] must be a list or tuple, not \'abc\' (str)'),
+    ([{"args": "abc"}], TypeError, "tasks[0][\"args\"] must be a list or tuple, not 'abc' (str)"),
     ([{"args": None}], TypeError, 'tasks[0]["args"] must be a list or tuple, not None'),
     ([{"args": {1}}], TypeError, 'tasks[0]["args"] must be a list or tuple'),
     ([{"kwargs": None}], TypeError, 'tasks[0]["kwargs"] must be a dict with text as keys, not None'),
@@ -152,7 +185,9 @@ SLIPS = [
 
 
 @pytest.mark.parametrize(("tasks", "kind", "expected"), SLIPS, ids=lambda value: ascii(value)[:30])
-def test_a_slip_in_the_call_is_refused(app: Any, refused: Any, tasks: Any, kind: type[Exception], expected: str) -> None:
+def test_a_slip_in_the_call_is_refused(
+    app: Any, refused: Any, tasks: Any, kind: type[Exception], expected: str
+) -> None:
     assert expected in refused(kind, app.work.queue, "u", tasks)
 
 
@@ -270,7 +305,8 @@ CONSTRUCTOR = [
     ("celery_queue", "", ValueError), ("celery_queue", None, TypeError), ("celery_queue", "\ud800", ValueError),
     ("max_concurrency", 0, ValueError), ("max_concurrency", -1, ValueError), ("max_concurrency", True, TypeError),
     ("max_concurrency", 1.5, TypeError), ("max_concurrency", "4", TypeError), ("lease", 0, ValueError),
-    ("lease", math.nan, ValueError), ("lease", math.inf, ValueError), ("lease", "30", TypeError), ("lease", True, TypeError),
+    ("lease", math.nan, ValueError), ("lease", math.inf, ValueError), ("lease", "30", TypeError),
+    ("lease", True, TypeError),
     ("max_deliveries", 0, ValueError), ("max_deliveries", 2.0, TypeError), ("sweep_interval", 0, ValueError),
     ("sweep_interval", None, TypeError), ("burst", -0.1, ValueError), ("burst", "0", TypeError),
     ("tagging", "tail", ValueError), ("tagging", None, ValueError), ("tagging", ["head"], ValueError),
@@ -288,5 +324,7 @@ def test_the_constructor_refuses_by_name(argument: str, value: Any, kind: type[E
     with pytest.raises(kind, match=f"^{argument} must be ") as raised:
         VTRRQueue(**{**arguments, argument: value})
     assert isinstance(raised.value, VtrrError)
-    shown = "empty" if value == "" else "513 bytes" if value == "n" * 513 else str(value).encode("unicode_escape").decode()
+    shown = (
+        "empty" if value == "" else "513 bytes" if value == "n" * 513 else str(value).encode("unicode_escape").decode()
+    )
     assert shown in str(raised.value).replace("\\0", "\\x00")

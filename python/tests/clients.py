@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fakeredis
+import fakeredis  # noqa: F401 - the sources of forms use it
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis.backoff import NoBackoff  # noqa: F401
+from redis.retry import Retry  # noqa: F401
 from redis.sentinel import Sentinel
 from servers import RedisServer, free_port, redis_program, wait_for
 

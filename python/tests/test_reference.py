@@ -26,9 +26,21 @@ HELD_OTHERWISE = {
 
 def run(path: list[Path], *options: str) -> tuple[set[str], str]:
     """Runs their tests with the packages of this path; answers which passed, and all that pytest said."""
-    words = [sys.executable, "-m", "pytest", "tests", "-rA", "-p", "no:cacheprovider", "--rootdir=.", *options]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:logging",
+        "--rootdir=.",
+        *options,
+    ]
     done = subprocess.run(
-        words,
+        [*words, *options],
         cwd=reference.folder(),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,

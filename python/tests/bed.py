@@ -110,6 +110,12 @@ class Bed:
             "dead": self.store.zcard(self.key("dead")),
         }
 
+    def unacknowledged(self) -> int:
+        """How many messages of this bed the broker has given to workers that have not acknowledged them, those that have been killed
+        included."""
+        held = self.server.client(0).hvals("unacked")
+        return sum(self.celery_queue.encode() in message for message in held)
+
     def drained(self, seconds: float = 30.0) -> None:
         """Waits until nothing is queued, leased or delayed."""
 

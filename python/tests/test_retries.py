@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import celery
 import pytest
 from bed import Bed
 from celery import states
@@ -89,6 +90,7 @@ def stumbling(self, times):
 @vtrr.task(max_retries=3, default_retry_delay=0.5)
 def failing(self):
     note("run", self)
+    time.sleep(0.02)
     raise self.retry()
 
 @vtrr.task
@@ -161,6 +163,7 @@ def test_autoretry_with_jitter(bed_of: Bed, app: ModuleType) -> None:
     assert retries(bed_of, bad.id) == [0, 1, 2]
 
 
+@pytest.mark.skipif(celery.VERSION < (5, 3), reason="Celery has dont_autoretry_for from 5.3 on")
 def test_autoretry_only_for_some_errors(bed_of: Bed, app: ModuleType) -> None:
     (other,) = app.choosy.queue("u", [{"args": ["value"]}])
     (excluded,) = app.choosy.queue("u", [{"args": ["key"]}])
@@ -190,12 +193,11 @@ def test_when_retries_are_used_up_the_error_stands(bed_of: Bed, app: ModuleType)
 
 
 def test_a_retry_waits_in_the_queue_not_in_the_broker(bed_of: Bed, app: ModuleType) -> None:
-    broker = bed_of.server.client(0)
     (result,) = app.once.queue("u", [{"args": [2]}])
     wait_for(lambda: result.state == states.RETRY)
     wait_for(lambda: app.vtrr.find(result.id).state == "delayed")
-    assert broker.hlen("unacked") == 0
-    assert broker.llen(bed_of.celery_queue) == 0
+    wait_for(lambda: bed_of.unacknowledged() == 0, 1)
+    assert bed_of.server.client(0).llen(bed_of.celery_queue) == 0
     assert result.get(timeout=20) == 1
 
 
@@ -243,8 +245,8 @@ def test_a_newcomer_does_not_wait_for_retries(bed: Bed) -> None:
     app.failing.queue("A", [{} for _ in range(40)])
     wait_for(lambda: len(bed.events("run")) >= 40)
     # Whatever was due before now has run or waits; from here on retries and B compete.
-    result = app.plain.queue("B", [{}])[0]
     at = time.time()
+    (result,) = app.plain.queue("B", [{}])
     wait_for(lambda: runs(bed, result.id))
     events = [event for event in bed.events("run") if event["at"] >= at]
     position = [event["id"] for event in events].index(result.id)

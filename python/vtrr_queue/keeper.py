@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from . import forks
 from ._core import Queue
 
 if TYPE_CHECKING:
@@ -34,10 +35,16 @@ class _Keeper:
         self.requests: weakref.WeakSet[TicketRequest] = weakref.WeakSet()
         self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event]] = queue.SimpleQueue()
         self.threads: list[threading.Thread] = []
+        # Leases are extended so often, and from when a shorter one than all before is seen.
+        self.period = 10.0
+        self.shorter = threading.Event()
 
     def register(self, request: TicketRequest) -> None:
         with self.lock:
             self.requests.add(request)
+            if request.vtrr.lease / 3 < self.period:
+                self.period = request.vtrr.lease / 3
+                self.shorter.set()
             if not self.threads:
                 for target in (self.extend_leases, self.work):
                     thread = threading.Thread(target=target, name=f"vtrr-{target.__name__}", daemon=True)
@@ -50,16 +57,19 @@ class _Keeper:
             return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
 
     def extend_leases(self) -> None:
-        pause = threading.Event()
         while True:
-            owners = self.owners()
-            pause.wait(min((vtrr.lease for vtrr, _ in owners), default=3.0) / 3)
+            self.shorter.wait(self.period)
+            self.shorter.clear()
+            down: set[VTRRQueue] = set()
             for vtrr, owner in self.owners():
+                if vtrr in down:
+                    continue
                 try:
-                    vtrr._run(vtrr._core.extend_owner(owner, vtrr.lease))
+                    with forks.quiet():
+                        vtrr._run(vtrr._core.extend_owner(owner, vtrr.lease))
                 except Exception as error:
                     logger.warning("%s: leases could not be extended: %r", vtrr, error)
-                    break
+                    down.add(vtrr)
 
     def post(self, what: str, vtrr: VTRRQueue, command: Any) -> threading.Event:
         done = threading.Event()
@@ -73,7 +83,8 @@ class _Keeper:
             # A task that is not settled comes back when its lease has run out: no need to try for longer.
             for seconds in (0.2, 0.5, 1.0, 2.0, None):
                 try:
-                    vtrr._run(command)
+                    with forks.quiet():
+                        vtrr._run(command)
                     break
                 except Exception as error:
                     logger.warning("%s: could not %s: %r", vtrr, what, error)
@@ -101,6 +112,7 @@ def start() -> None:
     global _current
     if _current is None or _current.pid != os.getpid():
         _current = _Keeper()
+        forks.watch()
         atexit.register(_current.at_exit)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
-from . import keeper, limits, tickets
+from . import forks, keeper, limits, tickets
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 WAKE_SECONDS = 0.1
 # What is due is brought back at once, but not more often than this.
 DUE_SECONDS = 0.05
+MAINTAIN_SECONDS = 1.0
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
 
@@ -37,6 +38,13 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         # Before the pool forks.
         keeper.start()
         limits.note_worker(worker)
+
+    def register_with_event_loop(self, worker: Any, hub: Any) -> None:
+        """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel counts it
+        as ended, and after that every 5 s."""
+        maintain = getattr(getattr(worker.pool, "_pool", None), "maintain_pool", None)
+        if maintain is not None:
+            hub.call_repeatedly(MAINTAIN_SECONDS, maintain)
 
     def start(self, worker: Any) -> None:
         self.sweepers = [Sweeper(vtrr, worker) for vtrr in getattr(worker.app, "vtrr_queues", [])]
@@ -103,18 +111,23 @@ class Sweeper(threading.Thread):
         """One of all workers at a time, by a lock that expires."""
         client, key = self.vtrr.redis_client, self.vtrr._core.sweeper_key.encode()
         ms = int(3000 * self.vtrr.sweep_interval)
-        if client.set(key, self.nonce, nx=True, px=ms):
-            return True
-        holder = client.get(key)
-        if holder is not None and (holder.decode() if isinstance(holder, bytes) else holder) == self.nonce:
-            client.pexpire(key, ms)
-            return True
-        return False
+        with forks.quiet():
+            if client.set(key, self.nonce, nx=True, px=ms):
+                return True
+            holder = client.get(key)
+            if holder is not None and (holder.decode() if isinstance(holder, bytes) else holder) == self.nonce:
+                client.pexpire(key, ms)
+                return True
+            return False
+
+    def run_command(self, command: Any) -> Any:
+        with forks.quiet():
+            return self.vtrr._run(command)
 
     def sweep(self) -> None:
         """Takes back expired leases, brings back what is due, mends."""
         for _ in range(1000):
-            swept = self.vtrr._run(self.vtrr._core.sweep())
+            swept = self.run_command(self.vtrr._core.sweep())
             if swept["reclaimed"]:
                 logger.warning("%s: %d leases ran out; their tasks run again", self.vtrr, swept["reclaimed"])
             if not swept["more"] or self.stopped.is_set():
@@ -122,13 +135,13 @@ class Sweeper(threading.Thread):
 
     def top_up(self) -> None:
         """Sends tickets for what waits, for the task that is next."""
-        stats = self.vtrr._run(self.vtrr._core.stats())
+        stats = self.run_command(self.vtrr._core.stats())
         if stats["next_due"] is not None:
             self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
         queued = stats["queued"]
         if not queued:
             return
-        next_one = self.vtrr._run(self.vtrr._core.peek(1))
+        next_one = self.run_command(self.vtrr._core.peek(1))
         task = None
         if next_one:
             try:
@@ -137,7 +150,8 @@ class Sweeper(threading.Thread):
                 pass  # set aside when it is dequeued
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
-            tickets.top_up(task, queued)
+            with forks.quiet():
+                tickets.top_up(task, queued)
 
     def wait(self, seconds: float) -> bool:
         """Waits for tasks to be placed in the queue; answers whether any were."""

@@ -1,0 +1,52 @@
+"""A worker's main process forks only while none of our threads holds a lock of the Redis client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = """
+import os, sys, threading, time
+from vtrr_queue import forks
+
+forks.watch()
+lock = threading.Lock()  # as in a pool of connections
+inside = threading.Event()
+
+def command(seconds):
+    with forks.quiet(), lock:
+        inside.set()
+        time.sleep(seconds)
+
+threading.Thread(target=command, args=(float(sys.argv[1]),), daemon=True).start()
+inside.wait()
+begin = time.monotonic()
+child = os.fork()
+if child == 0:
+    with forks.quiet():
+        os._exit(0 if lock.acquire(timeout=0.5) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), time.monotonic() - begin)
+with forks.quiet():
+    pass
+"""
+
+
+def fork(seconds: float) -> tuple[int, float]:
+    """Forks while a thread has a lock for so many seconds; answers whether the child could not have it, and how long it took."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    words = [sys.executable, "-W", "ignore", "-c", SOURCE, str(seconds)]
+    code, took = subprocess.run(words, env=env, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    return int(code), float(took)
+
+
+def test_a_fork_waits_for_a_command() -> None:
+    code, took = fork(0.4)
+    assert code == 0
+    assert took >= 0.3
+
+
+def test_a_fork_does_not_wait_for_a_server_that_hangs() -> None:
+    _, took = fork(30)
+    assert took < 15

@@ -289,16 +289,21 @@ class VTRRQueue:
         return Results([TaskResult(id, self, backend) for id in command.ids], duplicates)
 
     def _run_eagerly(self, task: VTRRTask[Any, Any], prepared: Prepared) -> Results:
-        results = Results()
+        results, done = Results(), {}
         for id, body in prepared.items():
             payload = loads(body)
             id = id or Queue.fresh()
+            if id in done:
+                results.append(done[id])
+                results.duplicates.append(id)
+                continue
             args, kwargs = payload["args"], payload["kwargs"]
             if task.takes_id:
                 from .messages import fill_in
 
                 args, kwargs = fill_in(task, id, args, kwargs)
-            results.append(task.apply(args, kwargs, task_id=id))
+            done[id] = task.apply(args, kwargs, task_id=id)
+            results.append(done[id])
         return results
 
     def _join_workers(self) -> None:

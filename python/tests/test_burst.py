@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+from billiard.exceptions import WorkerLostError
+
 from bed import Bed
 from servers import wait_for
 
@@ -59,7 +62,7 @@ def test_a_long_task_does_not_hold_up_those_taken_with_it(bed: Bed) -> None:
 def test_a_task_that_kills_its_worker_takes_no_other_with_it(bed: Bed) -> None:
     app = bed.load(TASKS, max_deliveries=3)
     shorts(app, 0, 100)
-    app.poison.queue("a", [{"id": "poison"}])
+    (poisoned,) = app.poison.queue("a", [{"id": "poison"}])
     shorts(app, 100, 100)
     bed.worker(concurrency=1)
     bed.drained(60)
@@ -68,6 +71,9 @@ def test_a_task_that_kills_its_worker_takes_no_other_with_it(bed: Bed) -> None:
     assert "poison" in letter.error
     assert "worker lost" in letter.error
     assert len(bed.events("start")) == 3
+    # Whoever waits for its result is told.
+    with pytest.raises(WorkerLostError, match="poison"):
+        poisoned.get(timeout=20)
     runs = Counter(event["n"] for event in bed.events("end"))
     assert set(runs) == set(range(200))
     assert max(runs.values()) <= 2, "only what ended just before may have to be run again"

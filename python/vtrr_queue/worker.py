@@ -8,7 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps
+from billiard.exceptions import WorkerLostError
+from celery import bootsteps, states
 
 from . import forks, keeper, limits, tickets
 
@@ -22,6 +23,9 @@ WAKE_SECONDS = 0.1
 # What is due is brought back at once, but not more often than this.
 DUE_SECONDS = 0.05
 MAINTAIN_SECONDS = 1.0
+# How the errors of dead letters begin that did not come from a run of the task; and how many of them a turn looks at.
+UNTOLD = ("poison", "lost", "unreadable payload")
+MOST_LETTERS = 100
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
 
@@ -72,6 +76,8 @@ class Sweeper(threading.Thread):
         self.leading = False
         # When the next turn is.
         self.due = 0.0
+        # How many dead letters there had ever been at the last turn.
+        self.died = 0
 
     def run(self) -> None:
         while not self.stopped.wait(0.2):
@@ -105,6 +111,7 @@ class Sweeper(threading.Thread):
         self.leading = self.leads()
         if self.leading:
             self.sweep()
+            self.tell_of_the_dead()
             self.top_up()
 
     def leads(self) -> bool:
@@ -133,6 +140,26 @@ class Sweeper(threading.Thread):
             if not swept["more"] or self.stopped.is_set():
                 return
 
+    def tell_of_the_dead(self) -> None:
+        """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers, say.
+        Somebody may wait for the result."""
+        stats = self.run_command(self.vtrr._core.stats())
+        died = stats["totals"].get("dead", 0)
+        some = min(died - self.died, stats["dead"], MOST_LETTERS)
+        if some > 0:
+            letters = self.run_command(self.vtrr._core.dead_letters(stats["dead"] - some, some))
+            for letter in letters:
+                if letter["error"].startswith(UNTOLD):
+                    self.tell(letter)
+        self.died = died
+
+    def tell(self, letter: dict[str, Any]) -> None:
+        task = self.vtrr.tasks.get(name_in(letter["payload"]))
+        backend = self.vtrr.celery_app.backend
+        with forks.quiet():
+            if (task is None or not task.ignore_result) and backend.get_state(letter["id"]) not in states.READY_STATES:
+                backend.mark_as_failure(letter["id"], WorkerLostError(letter["error"]))
+
     def top_up(self) -> None:
         """Sends tickets for what waits, for the task that is next."""
         stats = self.run_command(self.vtrr._core.stats())
@@ -142,12 +169,7 @@ class Sweeper(threading.Thread):
         if not queued:
             return
         next_one = self.run_command(self.vtrr._core.peek(1))
-        task = None
-        if next_one:
-            try:
-                task = self.vtrr.tasks.get(json.loads(next_one[0][3])["task_name"])
-            except (ValueError, KeyError, TypeError):
-                pass  # set aside when it is dequeued
+        task = self.vtrr.tasks.get(name_in(next_one[0][3])) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             with forks.quiet():
@@ -179,3 +201,11 @@ def can_listen(client: Any) -> bool:
     """Whether the client has a connection to spare: listening keeps one for itself, and a small pool would then fail tasks."""
     pool = getattr(client, "connection_pool", None)
     return int(getattr(pool, "max_connections", None) or SPARE) >= SPARE
+
+
+def name_in(payload: bytes) -> str:
+    """The task name in a payload; empty if it cannot be read: it is set aside when it is dequeued."""
+    try:
+        return str(json.loads(payload)["task_name"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -32,6 +32,13 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
     def on_ready(self) -> Any:
         return promise(self._on_fulfilled, weak=True)
 
+    def __copy__(self) -> TaskResult:
+        return TaskResult(self.id, self.vtrr, self.backend)
+
+    def __reduce__(self) -> Any:
+        # Elsewhere it is Celery's: clients of Redis cannot be pickled.
+        return AsyncResult, self.__reduce_args__()
+
     def revoke(self, *args: Any, **kwargs: Any) -> None:
         """Cancels the task if it still waits, in the store, so for good; then tells the workers, as Celery does.
 

@@ -163,7 +163,7 @@ def test_our_producer_and_their_worker(bed: Bed) -> None:
 def test_tasks_under_a_limit_run_once_though_either_takes_their_messages(bed: Bed) -> None:
     """0.1.0 takes a message that is for one task for any ticket; then that task comes back when its lease is over.
 
-    While all is idle but that, the broker's turns can give 0.1.0 each such message; in the end it is told to take no more.
+    While all else is idle the broker's turns can give 0.1.0 each such message; in the end it is told to take no more.
     """
     app = bed.load(TASKS, header=HEADER, lease=2, sweep_interval=1, **BESIDE)
     bed.worker("prefork", 2)

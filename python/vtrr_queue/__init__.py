@@ -1,4 +1,5 @@
-"""A fair task queue for Celery on Redis: tasks of different users are interleaved, so that no user can starve another."""
+"""A fair task queue for Celery on Redis: tasks of different users are interleaved, so that no user can starve
+another."""
 
 from ._core import __version__
 from .errors import (

@@ -22,8 +22,8 @@ _PAUSES = (0.0, 0.05, 0.3)
 def run(client: Any, command: Command) -> Any:
     """Runs a command to its end, with as many calls as it takes; answers what ``command.decode`` makes of it.
 
-    A client that cannot connect raises its own exceptions, after half a second of trying again; one that does not answer
-    raises as its own ``socket_timeout`` says.
+    A client that cannot connect raises its own exceptions, after half a second of trying again; one that does not
+    answer raises as its own ``socket_timeout`` says.
     """
     while True:
         reply = command.decode(_send(client, command))

@@ -46,7 +46,8 @@ class ProtocolError(VtrrError):
 
 @dataclass(frozen=True)
 class Unfinished:
-    """How far a ``.queue()`` got that ended in an error of the Redis client: the attribute ``unfinished`` of that error.
+    """How far a ``.queue()`` got that ended in an error of the Redis client: the attribute ``unfinished`` of that
+    error.
 
     Repeated within 60 s with ``request`` and these ids, the call stores the rest and charges nothing twice.
     """

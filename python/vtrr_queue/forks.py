@@ -1,5 +1,6 @@
-"""A fork copies locks that other threads hold, and its child never gets them: the pool of redis-py has such locks, kombu's too.
-So the threads that a worker's main process has of us use these only within `quiet`, and the process forks between."""
+"""A fork copies locks that other threads hold, and its child never gets them: the pool of redis-py has such locks,
+kombu's too. So the threads that a worker's main process has of us use these only within `quiet`, and the process forks
+between."""
 
 from __future__ import annotations
 

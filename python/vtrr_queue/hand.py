@@ -1,6 +1,6 @@
-"""The tasks that a ticket has taken at once. Where tasks are short, a worker takes several with one call, and stores with the
-next one how they ended. Should one of them turn out not to be short, the others do not wait for it: what has not begun goes
-back to the queue, and what has ended is stored."""
+"""The tasks that a ticket has taken at once. Where tasks are short, a worker takes several with one call, and stores
+with the next one how they ended. Should one of them turn out not to be short, the others do not wait for it: what has
+not begun goes back to the queue, and what has ended is stored."""
 
 from __future__ import annotations
 

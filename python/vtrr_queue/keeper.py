@@ -1,6 +1,6 @@
-"""Keeps the leases of a worker: extends them while their messages are worked on, and settles for processes that cannot any
-more. In the worker's main process, in threads of its own, so that neither a task that holds the GIL of its process nor a
-Redis that hangs stops anybody else."""
+"""Keeps the leases of a worker: extends them while their messages are worked on, and settles for processes that cannot
+any more. In the worker's main process, in threads of its own, so that neither a task that holds the GIL of its process
+nor a Redis that hangs stops anybody else."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ class Ticket:
         self.hand.end(self.run_delivery(delivery, bound=True))
 
     def drain(self) -> bool:
-        """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket for
-        those that still wait."""
+        """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket
+        for those that still wait."""
         burst = 0.0 if self.limited or self.token is not None or limits.of_child() else self.vtrr.burst
         end = time.monotonic() + burst
         n, empty = 1, 0
@@ -218,8 +218,8 @@ class Ticket:
         return self.run_delivery(delivery, payload=payload, own=own)
 
     def hand_over(self, own: VTRRTask[Any, Any], delivery: Delivery) -> None:
-        """A task under a time limit runs in a message of its own. Until that arrives the task is set aside; it comes back
-        by itself if the message is lost."""
+        """A task under a time limit runs in a message of its own. Until that arrives the task is set aside; it comes
+        back by itself if the message is lost."""
         self.hand.put_back()
         self.hand.end((delivery.id, delivery.token, "release", self.vtrr.lease, None))
         if not self.settle():
@@ -282,12 +282,13 @@ class Ticket:
         if state == states.REJECTED and getattr(info.retval, "requeue", False):
             return (delivery.id, delivery.token, "release", 0.0, None)
         if state in (states.FAILURE, states.REJECTED):
-            error = info.retval
-            return (delivery.id, delivery.token, "fail", 0.0, f"{type(error).__name__}: {error}".encode(errors="replace"))
+            text = f"{type(info.retval).__name__}: {info.retval}"
+            return (delivery.id, delivery.token, "fail", 0.0, text.encode(errors="replace"))
         return (delivery.id, delivery.token, "ack", 0.0, None)
 
     def settle(self) -> bool:
-        """Stores how tasks ended, through an outage as long as a lease: else they would run again. False if one was lost."""
+        """Stores how tasks ended, through an outage as long as a lease: else they would run again. False if one was
+        lost."""
         settlings = self.hand.collect()
         if not settlings:
             return True

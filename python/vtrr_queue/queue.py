@@ -53,12 +53,12 @@ _REFUSED = {
 
 
 class VTRRQueue:
-    """A virtual-time fair queue for the tasks of a Celery app: ``@vtrr.task`` instead of ``@app.task``, ``.queue()`` instead of
-    ``.delay()``.
+    """A virtual-time fair queue for the tasks of a Celery app: ``@vtrr.task`` instead of ``@app.task``, ``.queue()``
+    instead of ``.delay()``.
 
     redis_client
-        Any client of redis-py: with TLS, a unix socket, Sentinel or ``decode_responses``, of django-redis or fakeredis. All
-        that this object asks of Redis goes through it. A ``RedisCluster`` needs a name in braces.
+        Any client of redis-py: with TLS, a unix socket, Sentinel or ``decode_responses``, of django-redis or fakeredis.
+        All that this object asks of Redis goes through it. A ``RedisCluster`` needs a name in braces.
     celery_app
         The app. Its workers must consume ``celery_queue``; its broker may be any.
     name
@@ -66,7 +66,8 @@ class VTRRQueue:
     celery_queue
         The Celery queue of the messages that make workers dequeue. One per VTRRQueue.
     max_concurrency
-        How many such messages wait in the broker at once. The number of tasks that run at once is that of the workers' processes.
+        How many such messages wait in the broker at once. The number of tasks that run at once is that of the workers'
+        processes.
     lease
         Seconds without a sign of life from a worker until its tasks are given to others.
     max_deliveries
@@ -119,8 +120,8 @@ class VTRRQueue:
         self._core = Queue(name, tagging)
         if _is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(
-                f'name must be in braces on Redis Cluster, which keeps the queue\'s keys in one slot, like "{{{name}}}", '
-                f"not {name!r}"
+                "name must be in braces on Redis Cluster, which keeps the queue's keys in one slot, "
+                f'like "{{{name}}}", not {name!r}'
             )
         self.redis_client = redis_client
         self.celery_app = getattr(celery_app, "_get_current_object", lambda: celery_app)()
@@ -150,8 +151,9 @@ class VTRRQueue:
         """Makes a function a Celery task with ``.queue()``. The first parameter is the task itself, always.
 
         Options are those of ``app.task``: ``base``, ``max_retries``, ``default_retry_delay``, ``autoretry_for``,
-        ``retry_backoff``, ``retry_backoff_max``, ``retry_jitter``, ``retry_kwargs``, ``soft_time_limit``, ``time_limit``; and
-        ``name``, ``ignore_result``, ``throws``, ``dont_autoretry_for``, ``track_started``, ``typing``. Others are a ``TypeError``.
+        ``retry_backoff``, ``retry_backoff_max``, ``retry_jitter``, ``retry_kwargs``, ``soft_time_limit``,
+        ``time_limit``; and ``name``, ``ignore_result``, ``throws``, ``dont_autoretry_for``, ``track_started``,
+        ``typing``. Others are a ``TypeError``.
         """
         unknown = sorted(set(options) - _OPTIONS - _MORE)
         if unknown:
@@ -174,8 +176,8 @@ class VTRRQueue:
         return decorate if fn is None else decorate(fn)
 
     def cancel(self, ids: Iterable[object]) -> dict[str, str]:
-        """Takes queued and delayed tasks out. Answers for each id ``done``, ``gone`` (no such task), ``leased`` (it is being
-        worked on, and was left alone) or ``dead``. What did not run is not charged.
+        """Takes queued and delayed tasks out. Answers for each id ``done``, ``gone`` (no such task), ``leased`` (it is
+        being worked on, and was left alone) or ``dead``. What did not run is not charged.
 
         The state of a task that was taken out becomes REVOKED.
         """
@@ -191,7 +193,8 @@ class VTRRQueue:
         return answers
 
     def purge(self, partition_key: object | None = None) -> Purged:
-        """Takes all queued tasks out, of one partition or of all. Leased, delayed and dead ones stay and are counted."""
+        """Takes all queued tasks out, of one partition or of all. Leased, delayed and dead ones stay and are
+        counted."""
         return Purged(**self._run(self._core.purge(partition_key)))
 
     def stats(self) -> Stats:
@@ -234,8 +237,8 @@ class VTRRQueue:
         self._run(self._core.set_share(partition_key, share))
 
     def flatten(self) -> dict[str, int]:
-        """Goes back to 0.1.0: tags everything that waits. Answers how many tasks are ``in_lanes`` and ``leased``; 0.1.0 may take over
-        when both are 0."""
+        """Goes back to 0.1.0: tags everything that waits. Answers how many tasks are ``in_lanes`` and ``leased``; 0.1.0
+        may take over when both are 0."""
         answer: dict[str, int] = self._run(self._core.flatten())
         return answer
 
@@ -289,7 +292,7 @@ class VTRRQueue:
         return Results([TaskResult(id, self, backend) for id in command.ids], duplicates)
 
     def _run_eagerly(self, task: VTRRTask[Any, Any], prepared: Prepared) -> Results:
-        results, done = Results(), {}
+        results, done = Results(), dict[str, Any]()
         for id, body in prepared.items():
             payload = loads(body)
             id = id or Queue.fresh()

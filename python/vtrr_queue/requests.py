@@ -1,11 +1,11 @@
-"""A message in the worker's main process: what becomes of the tasks in its hands when its process is lost, its time is up or
-it is revoked. The children only run tasks; what ends them is seen here."""
+"""A message in the worker's main process: what becomes of the tasks in its hands when its process is lost, its time is
+up or it is revoked. The children only run tasks; what ends them is seen here."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -63,7 +63,8 @@ class TicketRequest:
             return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
         error = unwrapped(exc_info)
         lost = isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt))
-        # With `return_ok` the message ran to its end, and what it was for is settled. What is no `Exception` ends it before that.
+        # With `return_ok` the message ran to its end, and what it was for is settled. What is no `Exception` ends it
+        # before that.
         broken = not return_ok and not isinstance(error, (Terminated, TimeLimitExceeded))
         if self._is_ticket or broken:
             task_ready(self)
@@ -128,12 +129,11 @@ def unwrapped(exc_info: Any) -> BaseException | None:
     """The exception itself: billiard 4 wraps it."""
     error = exc_info.exception if isinstance(exc_info, ExceptionInfo) else exc_info
     error = getattr(error, "exception", error)
-    return getattr(error, "exc", None) or error
+    inner: BaseException | None = getattr(error, "exc", None) or error
+    return inner
 
 
-@lru_cache(maxsize=None)
+@cache
 def request_class(base: type) -> type:
     """The user's request class with ours in front of it."""
     return type(f"VTRR{base.__name__}", (TicketRequest, base), {})
-
-

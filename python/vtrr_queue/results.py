@@ -42,7 +42,8 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
     def revoke(self, *args: Any, **kwargs: Any) -> None:
         """Cancels the task if it still waits, in the store, so for good; then tells the workers, as Celery does.
 
-        Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its own.
+        Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its
+        own.
         """
         if self.vtrr.cancel([self.id])[self.id] != "done":
             super().revoke(*args, **kwargs)

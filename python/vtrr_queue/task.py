@@ -30,11 +30,13 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
     abstract = True
     vtrr: ClassVar[VTRRQueue]
     takes_id: ClassVar[bool] = False
-    """Whether the parameter after ``self`` is named ``task_id``: then it gets the task's id, if the arguments leave it out."""
+    """Whether the parameter after ``self`` is named ``task_id``: then it gets the task's id, if the arguments leave it
+    out."""
 
     if TYPE_CHECKING:
         name: str
         app: Any
+        _exec_options: dict[str, Any] | None
 
         # Celery's; never defined here, or on 5.2 and 5.4 the body would lose its request.
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -46,13 +48,14 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
     ) -> Results:
         """Queues tasks of one partition, in order; returns one ``AsyncResult`` each.
 
-        ``partition_key`` is text, an int or a UUID. Each task is a dict with ``args``, ``kwargs``, ``weight`` (1 to 1,000,000)
-        and ``id``, all optional. Up to 1,000 tasks are stored all or nothing; longer calls go in such pieces.
+        ``partition_key`` is text, an int or a UUID. Each task is a dict with ``args``, ``kwargs``, ``weight`` (1 to
+        1,000,000) and ``id``, all optional. Up to 1,000 tasks are stored all or nothing; longer calls go in such
+        pieces.
 
         ``InvalidArgument`` (a ``ValueError``) or ``InvalidArgumentType`` (a ``TypeError``) before anything is stored;
         ``IdConflict`` for an id that is alive in another partition. An error of the Redis client has the attribute
-        ``unfinished``: repeat the call with its ids and ``request`` to store the rest. If the broker does not answer within 5 s
-        the tasks are stored all the same, and the sweep makes them run.
+        ``unfinished``: repeat the call with its ids and ``request`` to store the rest. If the broker does not answer
+        within 5 s the tasks are stored all the same, and the sweep makes them run.
         """
         prepared = self.vtrr._prepare(self, partition_key, tasks)
         return self.vtrr._queue(self, prepared, request)
@@ -60,7 +63,8 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
     def queue_on_commit(
         self, partition_key: object, tasks: Iterable[Mapping[str, Any]], *, using: str | None = None
     ) -> None:
-        """For Django: as ``queue``, once the transaction commits (at once if there is none); not at all if it rolls back.
+        """For Django: as ``queue``, once the transaction commits (at once if there is none); not at all if it rolls
+        back.
 
         Arguments are checked and encoded now. ``using`` names the database.
         """
@@ -84,11 +88,10 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
         # Celery reads a task's attribute `queue` as the name of a Celery queue; ours is a method.
         if self._exec_options is None:
             self._exec_options = {**super()._get_exec_options(), "queue": None}
-        options: dict[str, Any] = self._exec_options
-        return options
+        return self._exec_options
 
-    # Celery gives every task its tracer. Ours stands around it, so that a ticket's own run is seen by no hook, signal or
-    # result, and tasks of the queue run through Celery's own, as themselves.
+    # Celery gives every task its tracer. Ours stands around it, so that a ticket's own run is seen by no hook, signal
+    # or result, and tasks of the queue run through Celery's own, as themselves.
 
     @property
     def __trace__(self) -> Any:

@@ -1,5 +1,5 @@
-"""Tickets: the Celery messages that make workers dequeue. They are disposable: losing any number of them loses and blocks
-nothing, since the sweep issues new ones."""
+"""Tickets: the Celery messages that make workers dequeue. They are disposable: losing any number of them loses and
+blocks nothing, since the sweep issues new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport.virtual import Channel as VirtualChannel
 
 if TYPE_CHECKING:
-    from .queue import VTRRQueue
     from .task import VTRRTask
 
 logger = logging.getLogger(__name__)
@@ -50,14 +49,12 @@ def publish(task: VTRRTask[Any, Any], **options: Any) -> None:
     options.setdefault("shadow", "vtrr.ticket")
     options.setdefault("ignore_result", True)
     # Not `apply_async`: that checks arguments, adds children to the running task and obeys the user's routes.
-    task.app.send_task(
-        task.name, (), {}, task_type=task, queue=task.vtrr.celery_queue, add_to_parent=False, **options
-    )
+    task.app.send_task(task.name, (), {}, task_type=task, queue=task.vtrr.celery_queue, add_to_parent=False, **options)
 
 
 def publish_bound(task: VTRRTask[Any, Any], id: str, token: str) -> None:
-    """Sends a message for one task of the queue. Its Celery id is the task's, so limits, revokes, states and results are
-    Celery's own."""
+    """Sends a message for one task of the queue. Its Celery id is the task's, so limits, revokes, states and results
+    are Celery's own."""
     publish(
         task,
         task_id=id,
@@ -78,7 +75,8 @@ def top_up(task: VTRRTask[Any, Any], wanted: int) -> int:
 
 
 class Issuer:
-    """Sends tickets on behalf of a producer, who must not hang because the broker does: the tasks are stored already."""
+    """Sends tickets on behalf of a producer, who must not hang because the broker does: the tasks are stored
+    already."""
 
     def __init__(self) -> None:
         self._busy: threading.Thread | None = None

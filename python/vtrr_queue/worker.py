@@ -44,8 +44,8 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         limits.note_worker(worker)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
-        """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel counts it
-        as ended, and after that every 5 s."""
+        """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel
+        counts it as ended, and after that every 5 s."""
         maintain = getattr(getattr(worker.pool, "_pool", None), "maintain_pool", None)
         if maintain is not None:
             hub.call_repeatedly(MAINTAIN_SECONDS, maintain)
@@ -63,8 +63,8 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class Sweeper(threading.Thread):
-    """Repairs one queue every ``sweep_interval`` seconds, if it is the one of all workers whose turn it is; and sees to it
-    that there are tickets for what waits, also when somebody enqueues who cannot send any, as Rust producers do."""
+    """Repairs one queue every ``sweep_interval`` seconds, if it is the one of all workers whose turn it is; and sees to
+    it that there are tickets for what waits, also when somebody enqueues who cannot send any, as Rust producers do."""
 
     def __init__(self, vtrr: VTRRQueue, worker: Any) -> None:
         super().__init__(name=f"vtrr-sweep-{vtrr.name}", daemon=True)
@@ -141,8 +141,8 @@ class Sweeper(threading.Thread):
                 return
 
     def tell_of_the_dead(self) -> None:
-        """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers, say.
-        Somebody may wait for the result."""
+        """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
+        say. Somebody may wait for the result."""
         stats = self.run_command(self.vtrr._core.stats())
         died = stats["totals"].get("dead", 0)
         some = min(died - self.died, stats["dead"], MOST_LETTERS)
@@ -198,7 +198,8 @@ class Sweeper(threading.Thread):
 
 
 def can_listen(client: Any) -> bool:
-    """Whether the client has a connection to spare: listening keeps one for itself, and a small pool would then fail tasks."""
+    """Whether the client has a connection to spare: listening keeps one for itself, and a small pool would then fail
+    tasks."""
     pool = getattr(client, "connection_pool", None)
     return int(getattr(pool, "max_connections", None) or SPARE) >= SPARE
 

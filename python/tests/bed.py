@@ -102,19 +102,18 @@ class Bed:
         return f"vtrr:{self.name}:{key}"
 
     def state(self) -> dict[str, int]:
-        """How many tasks are where, by the keys themselves."""
-        return {
-            "queued": self.store.hlen(self.key("waiting")) + self.store.zcard(self.key("queue")),
-            "leased": self.store.zcard(self.key("lease")),
-            "delayed": self.store.zcard(self.key("delayed")),
-            "dead": self.store.zcard(self.key("dead")),
-        }
+        """How many tasks are where, by the keys themselves, at one moment."""
+        with self.store.pipeline() as at_once:
+            at_once.hlen(self.key("waiting"))
+            for key in ("queue", "lease", "delayed", "dead"):
+                at_once.zcard(self.key(key))
+            waiting, tagged, leased, delayed, dead = at_once.execute()
+        return {"queued": waiting + tagged, "leased": leased, "delayed": delayed, "dead": dead}
 
-    def unacknowledged(self) -> int:
-        """How many messages of this bed the broker has given to workers that have not acknowledged them, those that have been killed
-        included."""
-        held = self.server.client(0).hvals("unacked")
-        return sum(self.celery_queue.encode() in message for message in held)
+    def unacknowledged(self) -> list[str]:
+        """The messages of this bed that the broker has given to workers and that are not acknowledged, whether these live or not."""
+        held = [message.decode() for message in self.server.client(0).hvals("unacked")]
+        return [message for message in held if self.celery_queue in message]
 
     def drained(self, seconds: float = 30.0) -> None:
         """Waits until nothing is queued, leased or delayed."""

@@ -196,7 +196,7 @@ def test_a_retry_waits_in_the_queue_not_in_the_broker(bed_of: Bed, app: ModuleTy
     (result,) = app.once.queue("u", [{"args": [2]}])
     wait_for(lambda: result.state == states.RETRY)
     wait_for(lambda: app.vtrr.find(result.id).state == "delayed")
-    wait_for(lambda: bed_of.unacknowledged() == 0, 1)
+    wait_for(lambda: not bed_of.unacknowledged(), 1)
     assert bed_of.server.client(0).llen(bed_of.celery_queue) == 0
     assert result.get(timeout=20) == 1
 

@@ -1,0 +1,82 @@
+"""The same in every pool: tasks run, retries, results and fairness."""
+
+from __future__ import annotations
+
+import pytest
+from bed import Bed
+from celery import states
+
+TASKS = '''
+@vtrr.task(max_retries=3)
+def work(self, user, i):
+    note("start", self, user=user)
+    if i == 9 and self.request.retries < 2:
+        raise self.retry(countdown=0.2 * self.request.retries)
+    if i == 8:
+        raise ValueError(user)
+    return [user, i, self.request.id]
+
+@vtrr.task
+def sleeper(self):
+    note("start", self)
+    time.sleep(1)
+    note("end", self)
+
+@vtrr.task
+def blocked(self):
+    note("blocked", self)
+    store.blpop("gate:" + NAME, timeout=30)
+    return "through"
+'''
+
+POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_thirty_tasks_of_three_users(bed: Bed, pool: str) -> None:
+    app = bed.load(TASKS, sweep_interval=1)
+    results = {user: app.work.queue(user, [{"args": [user, i]} for i in range(10)]) for user in "ABC"}
+    bed.worker(pool, 1)
+    for user, of_user in results.items():
+        for i, result in enumerate(of_user):
+            if i == 8:
+                with pytest.raises(ValueError, match=user):
+                    result.get(timeout=30)
+                assert result.state == states.FAILURE
+            else:
+                assert result.get(timeout=30) == [user, i, result.id]
+    bed.drained()
+    assert app.vtrr.stats().dead == 3
+    users = [event["user"] for event in bed.events("start")]
+    assert len(users) == 36
+    # Only what comes last is retried: until then each user has had as much as any other.
+    for length in range(1, 28):
+        counts = [users[:length].count(user) for user in "ABC"]
+        assert max(counts) - min(counts) <= 2, users
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_tasks_side_by_side(bed: Bed, pool: str) -> None:
+    """C64: what waits for Redis, or sleeps, stops nobody else; nor does it let leases of 2 s run out."""
+    app = bed.load(TASKS, lease=2, sweep_interval=1)
+    bed.worker(pool, 4)
+    (result,) = app.blocked.queue("u", [{}]) if pool != "solo" else [None]
+    others = app.sleeper.queue("v", [{} for _ in range(6)])
+    for other in others:
+        other.get(timeout=30)
+    if result is not None:
+        assert len(bed.events("blocked")) == 1
+        bed.store.rpush(f"gate:{bed.name}", 1)
+        assert result.get(timeout=30) == "through"
+    bed.drained()
+    assert len(bed.events("start")) == 6
+
+
+def test_six_seconds_of_sleep_in_gevent(bed: Bed) -> None:
+    """C64: four at a time."""
+    app = bed.load(TASKS)
+    bed.worker("gevent", 4)
+    for result in app.sleeper.queue("u", [{} for _ in range(6)]):
+        result.get(timeout=30)
+    took = bed.events("end")[-1]["at"] - bed.events("start")[0]["at"]
+    assert took < 3, bed.events()

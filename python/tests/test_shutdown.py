@@ -1,0 +1,119 @@
+"""Shutdowns: warm ones end what runs, cold ones give it back at once; what waits is run after a restart."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import celery
+import pytest
+from bed import Bed
+from servers import wait_for
+
+TASKS = '''
+@vtrr.task
+def work(self, seconds=0):
+    note("start", self)
+    time.sleep(seconds)
+    note("end", self)
+
+@vtrr.task
+def first_time_long(self, seconds=60):
+    """Long, until it is given to a second worker."""
+    redelivered = self.request.delivery_info["redelivered"]
+    note("start", self)
+    time.sleep(0 if redelivered else seconds)
+    note("end", self)
+
+@vtrr.task
+def retried(self):
+    note("start", self)
+    if not self.request.retries:
+        raise self.retry(countdown=3)
+    note("end", self)
+'''
+
+
+def starts(bed: Bed, id: str) -> list[dict[str, Any]]:
+    return [event for event in bed.events("start") if event["id"] == id]
+
+
+def ends(bed: Bed) -> list[str]:
+    return sorted(event["id"] for event in bed.events("end"))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_warm_shutdown_ends_what_runs(bed: Bed, pool: str) -> None:
+    """C21 (a)."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.work.queue("u", [{"id": f"t{i}", "args": [1]} for i in range(4)])
+    worker = bed.worker(pool, 1)
+    wait_for(lambda: starts(bed, "t0"))
+    assert worker.stop() == 0
+    assert ends(bed) == [event["id"] for event in bed.events("start")] == ["t0"]
+    assert bed.state() == {"queued": 3, "leased": 0, "delayed": 0, "dead": 0}
+    bed.worker(pool, 1)
+    bed.drained()
+    assert ends(bed) == ["t0", "t1", "t2", "t3"]
+
+
+def test_a_cold_shutdown_gives_back_what_runs(bed: Bed) -> None:
+    """C21 (b): at once, long before its lease has run out."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.first_time_long.queue("u", [{"id": "t0"}])
+    app.work.queue("u", [{"id": "t1"}])
+    worker = bed.worker(concurrency=1)
+    wait_for(lambda: starts(bed, "t0"))
+    worker.signal(signal.SIGQUIT)
+    worker.process.wait(30)
+    bed.worker(concurrency=1)
+    bed.drained()
+    assert ends(bed) == ["t0", "t1"]
+    assert len(starts(bed, "t0")) == 2
+    assert app.vtrr.stats().dead == 0
+
+
+def test_a_cold_shutdown_of_the_solo_pool(bed: Bed) -> None:
+    """C21 (b): up to Celery 5.4 it interrupts what runs, from 5.5 on it waits for its end. Lost is nothing either way."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.first_time_long.queue("u", [{"id": "t0", "args": [3]}])
+    app.work.queue("u", [{"id": "t1"}])
+    worker = bed.worker("solo", 1)
+    wait_for(lambda: starts(bed, "t0"))
+    worker.signal(signal.SIGQUIT)
+    worker.process.wait(30)
+    bed.worker("solo", 1)
+    bed.drained()
+    assert ends(bed) == ["t0", "t1"]
+    assert app.vtrr.stats().dead == 0
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery before 5.5 heeds no second signal while it waits for its processes")
+def test_a_second_interrupt_is_a_cold_shutdown(bed: Bed) -> None:
+    """C21 (b): Ctrl-C twice."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.first_time_long.queue("u", [{"id": "t0"}])
+    worker = bed.worker(concurrency=1)
+    wait_for(lambda: starts(bed, "t0"))
+    worker.signal(signal.SIGINT)
+    wait_for(lambda: "Warm shutdown" in worker.log())
+    time.sleep(1)  # two of a kind may be delivered as one
+    worker.signal(signal.SIGINT)
+    worker.process.wait(30)
+    bed.worker(concurrency=1)
+    bed.drained()
+    assert ends(bed) == ["t0"]
+
+
+def test_a_shutdown_while_a_retry_waits(bed: Bed) -> None:
+    """C21 (c): its delay is the queue's, not a worker's."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.retried.queue("u", [{"id": "t0"}])
+    worker = bed.worker(concurrency=1)
+    wait_for(lambda: bed.state()["delayed"] == 1)
+    assert worker.stop() == 0
+    bed.worker(concurrency=1)
+    bed.drained()
+    assert ends(bed) == ["t0"]
+    assert [event["retries"] for event in starts(bed, "t0")] == [0, 1]

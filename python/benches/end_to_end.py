@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from servers import RedisServer, wait_for  # noqa: E402
 
-APP = '''
+APP = """
 import os, sys
 import redis
 from celery import Celery
@@ -52,7 +52,7 @@ if __name__ == "__main__":
         for first in range(0, n, 1000):
             noop.queue("u%d" % (first // 1000 % 4), [{"args": [i]} for i in range(first, min(first + 1000, n))])
     print(time.perf_counter() - start)
-'''
+"""
 
 
 class Side:
@@ -84,9 +84,7 @@ class Side:
         """Seconds for the calls, and until the last task has ended."""
         self.done.write_bytes(b"")
         start = time.perf_counter()
-        producer = subprocess.Popen(
-            [self.python, "bench_app.py", str(n)], cwd=self.folder, env=self.env, stdout=subprocess.PIPE
-        )
+        producer = subprocess.Popen([self.python, "bench_app.py", str(n)], cwd=self.folder, env=self.env, stdout=subprocess.PIPE)
         # From the first task on: starting Python is not measured.
         wait_for(lambda: self.done.stat().st_size > 0, 60, 0.0005)
         start = time.perf_counter()

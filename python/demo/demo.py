@@ -54,9 +54,7 @@ def server_program() -> str:
 def running(words: list[str], log: Path, ready: Any, what: str, **options: Any) -> Iterator[None]:
     """A process that is ready when `ready(log text)` says so, and is stopped at the end."""
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, **options
-        )
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, **options)
     try:
         end = time.monotonic() + 60
         while not ready(log.read_text(errors="replace")):
@@ -150,9 +148,7 @@ def main() -> None:
         results: dict[str, dict[str, list[Any]]] = {"files": {}, "line": {}}
         queued_at = time.time()
         for user, n in USERS.items():
-            tasks = [
-                {"weight": 1, "args": [f"s3://{user}/{i}.pdf"], "kwargs": {"dataset_id": f"d_{i}"}} for i in range(n)
-            ]
+            tasks = [{"weight": 1, "args": [f"s3://{user}/{i}.pdf"], "kwargs": {"dataset_id": f"d_{i}"}} for i in range(n)]
             results["files"][user] = process_file.queue(partition_key=user, tasks=tasks)
             results["line"][user] = process_file_in_line.queue(partition_key="everybody", tasks=tasks)
         watch(store, console)

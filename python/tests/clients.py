@@ -15,6 +15,7 @@ import redis
 from redis.backoff import NoBackoff  # noqa: F401
 from redis.retry import Retry  # noqa: F401
 from redis.sentinel import Sentinel
+
 from servers import RedisServer, free_port, redis_program, wait_for
 
 _names = itertools.count(1)
@@ -29,9 +30,7 @@ def make_certificates(folder: Path) -> None:
     new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     openssl(*new, "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.pem", "-addext", "keyUsage=keyCertSign")
     by_ca = ["-CA", "ca.pem", "-CAkey", "ca.key"]
-    openssl(
-        "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr"
-    )
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr")
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     openssl("x509", "-req", "-in", "server.csr", *by_ca, "-days", "2", "-extfile", "names", "-out", "server.pem")
 
@@ -144,9 +143,7 @@ FORMS: dict[str, Form] = {
     "unix socket": Form("redis.Redis(unix_socket_path=socket, db=3)"),
     "tls": Form("redis.Redis(**tls, db=3)"),
     "user": Form("redis.Redis(port=port, username='app', password='secret')"),
-    "user decoding, RESP3": Form(
-        "redis.Redis(port=port, username='app', password='secret', protocol=3, decode_responses=True)"
-    ),
+    "user decoding, RESP3": Form("redis.Redis(port=port, username='app', password='secret', protocol=3, decode_responses=True)"),
     "RESP2": Form("redis.Redis(port=port, db=3, protocol=2)"),
     "RESP3": Form("redis.Redis(port=port, db=3, protocol=3)"),
     "RESP3 decoding": Form("redis.Redis(port=port, db=3, protocol=3, decode_responses=True)"),
@@ -159,9 +156,7 @@ FORMS: dict[str, Form] = {
     "sentinel": Form("Sentinel(sentinels).master_for('themaster', db=3)"),
     "sentinel decoding": Form("Sentinel(sentinels).master_for('themaster', db=3, decode_responses=True)"),
     "cluster": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port)", braces=True),
-    "cluster decoding": Form(
-        "redis.RedisCluster(host='127.0.0.1', port=cluster_port, decode_responses=True)", braces=True
-    ),
+    "cluster decoding": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port, decode_responses=True)", braces=True),
     "cluster RESP3": Form("redis.RedisCluster(host='127.0.0.1', port=cluster_port, protocol=3)", braces=True),
     "django-redis": Form("django_connection(port)"),
     "fake": Form("fakeredis.FakeRedis()"),

@@ -16,6 +16,7 @@ from kombu.transport.memory import Channel
 import vtrr_queue.queue
 from vtrr_queue import VTRRTask, messages, tickets
 from vtrr_queue._core import Queue
+from vtrr_queue.ticket import Ticket
 
 # Read by their module and not used by any test.
 vtrr_queue.queue._SCRIPTS_DIR = Path()  # type: ignore[attr-defined]
@@ -100,7 +101,7 @@ class VTRRQueue(vtrr_queue.queue.VTRRQueue):
 
     def _schedule_next(self, current_celery_task: Any) -> None:
         """What a ticket does when it ends."""
-        ticket = messages.Ticket.__new__(messages.Ticket)
+        ticket = Ticket.__new__(Ticket)
         ticket.vtrr, ticket.task = self, current_celery_task
         with sending():
             follow_up(ticket)
@@ -118,7 +119,7 @@ def sending() -> Any:
     return mock.patch.object(tickets, "publish", send)
 
 
-count, publish, follow_up = tickets.count, tickets.publish, messages.Ticket.follow_up
+count, publish, follow_up = tickets.count, tickets.publish, Ticket.follow_up
 # A ticket that ends sends the next one by the name that they replace.
-messages.Ticket.follow_up = lambda ticket: ticket.vtrr._schedule_next(ticket.task._celery_task)  # type: ignore
+Ticket.follow_up = lambda ticket: ticket.vtrr._schedule_next(ticket.task._celery_task)  # type: ignore
 vtrr_queue.queue.VTRRQueue = VTRRQueue  # type: ignore[misc]

@@ -60,7 +60,17 @@ class RedisServer:
         self.stop()
 
     def start(self) -> None:
-        words = [redis_program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)]
+        words = [
+            redis_program(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(self.folder),
+        ]
         log = (self.folder / "redis.log").open("ab")
         self.process = subprocess.Popen(
             [*words, *self.options], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -15,10 +15,10 @@ from typing import Any
 
 import fakeredis
 import pytest
-from bed import Bed
 from celery import Celery
 from kombu.utils.json import dumps, loads
 
+from bed import Bed
 from vtrr_queue import InvalidArgument, InvalidArgumentType, VTRRQueue
 from vtrr_queue._core import encode_call
 

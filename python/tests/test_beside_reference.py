@@ -8,6 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
+
 import reference
 from bed import Bed, Worker
 from servers import wait_for

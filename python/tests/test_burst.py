@@ -10,7 +10,7 @@ from billiard.exceptions import WorkerLostError
 from bed import Bed
 from servers import wait_for
 
-TASKS = '''
+TASKS = """
 import signal
 
 @vtrr.task
@@ -27,7 +27,7 @@ def long(self, seconds):
 def poison(self):
     note("start", self)
     os.kill(os.getpid(), signal.SIGKILL)
-'''
+"""
 
 
 def shorts(app: object, first: int, n: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from bed import HEADER, Bed
 from celery import Celery
-from clients import FORMS, Servers, places
 
+from bed import HEADER, Bed
+from clients import FORMS, Servers, places
 from vtrr_queue import InvalidArgument, Purged, VTRRQueue
 
 TEXT = "ünï 😀\n"
@@ -151,9 +151,7 @@ def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None
         pytest.skip("one pool is enough for clients that treat threads and processes alike")
     client = FORMS[form].make(servers)
     client.delete("ran")
-    header = HEADER.replace("store = redis.Redis.from_url({store!r})", "{client}").replace(
-        "name=NAME", "name={queue!r}"
-    )
+    header = HEADER.replace("store = redis.Redis.from_url({store!r})", "{client}").replace("name=NAME", "name={queue!r}")
     assert "{client}" in header
     assert "{queue!r}" in header
     source = "\n".join(

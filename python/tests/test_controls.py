@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from bed import Bed
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
-from servers import wait_for
 
+from bed import Bed
+from servers import wait_for
 from vtrr_queue import Purged, WrongMode
 
 TASKS = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +48,7 @@ def poison(self):
     os.kill(os.getpid(), 9)
 '''
 
-SHORT_LEASE = '''
+SHORT_LEASE = """
 brief = VTRRQueue(
     redis_client=store, celery_app=app, name=NAME + "brief", celery_queue=vtrr.celery_queue, lease=2, sweep_interval=0.5
 )
@@ -59,7 +58,7 @@ def briefly(self):
     note("start", self)
     time.sleep(5)
     note("end", self)
-'''
+"""
 
 # What may be there when nothing is queued, leased, delayed or dead.
 LASTING = {"meta", "current_virtual_time", "request", "sweeper"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import fakeredis
 import pytest
-from bed import Bed
 from celery import Celery, Task, chain, group
 
+from bed import Bed
 from vtrr_queue import InvalidArgumentType, VTRRQueue, VTRRTask
 from vtrr_queue.task import weave
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import django_project
 import pytest
+
+import django_project
 from django_project import SCRIPT
 from project import Project
 from servers import RedisServer

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import redis
-from bed import Bed
-from proxy import Proxy
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from servers import RedisServer, free_port
 
+from bed import Bed
+from proxy import Proxy
+from servers import RedisServer, free_port
 from vtrr_queue import tickets
 
 TASKS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bed import Bed
 
-TASKS = '''
+TASKS = """
 @vtrr.task
 def add(self, a, b=0):
     note("end", self)
@@ -15,7 +15,7 @@ def flaky(self, n):
     if self.request.retries < n:
         raise self.retry(countdown=0.3)
     return self.request.retries
-'''
+"""
 
 
 def test_tasks_run_and_their_results_come_back(bed: Bed) -> None:

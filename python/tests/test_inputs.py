@@ -13,9 +13,9 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from bed import Bed
 from celery import Celery
 
+from bed import Bed
 from vtrr_queue import IdConflict, VtrrError, VTRRQueue
 from vtrr_queue._core import Delivery
 
@@ -52,9 +52,7 @@ def app(bed: Bed) -> ModuleType:
 def refused(bed: Bed, app: ModuleType) -> Iterator[Callable[..., str]]:
     """Calls something that must be refused, with nothing stored and no ticket; answers the message."""
 
-    def refused(
-        kind: type[Exception] | tuple[type[Exception], ...], call: Callable[..., Any], *args: Any, **kw: Any
-    ) -> str:
+    def refused(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[..., Any], *args: Any, **kw: Any) -> str:
         with pytest.raises(kind) as raised:
             call(*args, **kw)
         assert isinstance(raised.value, VtrrError)
@@ -125,9 +123,7 @@ BAD_KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"), BAD_KEYS, ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else ""
-)
+@pytest.mark.parametrize(("key", "kind"), BAD_KEYS, ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else "")
 def test_a_bad_partition_key_is_refused_by_name(app: Any, refused: Any, key: Any, kind: type[Exception]) -> None:
     assert "partition_key must be text of 1 to 512 bytes without NUL" in refused(kind, app.work.queue, key, [{}])
     if key is not None:
@@ -185,9 +181,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize(("tasks", "kind", "expected"), SLIPS, ids=lambda value: ascii(value)[:30])
-def test_a_slip_in_the_call_is_refused(
-    app: Any, refused: Any, tasks: Any, kind: type[Exception], expected: str
-) -> None:
+def test_a_slip_in_the_call_is_refused(app: Any, refused: Any, tasks: Any, kind: type[Exception], expected: str) -> None:
     assert expected in refused(kind, app.work.queue, "u", tasks)
 
 
@@ -324,7 +318,5 @@ def test_the_constructor_refuses_by_name(argument: str, value: Any, kind: type[E
     with pytest.raises(kind, match=f"^{argument} must be ") as raised:
         VTRRQueue(**{**arguments, argument: value})
     assert isinstance(raised.value, VtrrError)
-    shown = (
-        "empty" if value == "" else "513 bytes" if value == "n" * 513 else str(value).encode("unicode_escape").decode()
-    )
+    shown = "empty" if value == "" else "513 bytes" if value == "n" * 513 else str(value).encode("unicode_escape").decode()
     assert shown in str(raised.value).replace("\\0", "\\x00")

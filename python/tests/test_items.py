@@ -7,12 +7,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from bed import Bed
 from celery import states
 from celery.result import AsyncResult
+
+from bed import Bed
 from servers import RedisServer, wait_for
 
-TASKS = '''
+TASKS = """
 from celery import Task, signals
 from celery.app import trace
 from celery.exceptions import Ignore, Reject
@@ -137,7 +138,7 @@ def build_tracer(name, task, *args, **kwargs):
     return traced
 
 trace.build_tracer = build_tracer
-'''
+"""
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from bed import Bed
 from celery import states
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+
+from bed import Bed
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
-TASKS = '''
+TASKS = """
 import hashlib
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -61,7 +62,7 @@ def bound(self, seconds=0):
     time.sleep(seconds)
     note("end", self)
     return self.request.id
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ LIMITS = {
     "worker": ({}, ["--time-limit", "3", "--soft-time-limit", "1"]),
 }
 
-UNLIMITED = '''
+UNLIMITED = """
 from celery.exceptions import SoftTimeLimitExceeded
 
 @vtrr.task
@@ -204,7 +205,7 @@ def stubborn(self):
     except SoftTimeLimitExceeded:
         note("soft", self)
     time.sleep(20)
-'''
+"""
 
 
 @pytest.mark.parametrize("whose", LIMITS)
@@ -220,7 +221,7 @@ def test_limits_of_the_app_and_of_the_worker(bed: Bed, whose: str) -> None:
     assert events_of(bed, result.id) == ["start", "soft"]
 
 
-POOLS = '''
+POOLS = """
 from celery.exceptions import SoftTimeLimitExceeded
 
 @vtrr.task(soft_time_limit=0.5)
@@ -237,7 +238,7 @@ def hard(self):
 @vtrr.task
 def quick(self):
     return "quick"
-'''
+"""
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "threads", "solo"])

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import redis
-from bed import Bed
 from celery import states
+
+from bed import Bed
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
 TASKS = '''
-from vtrr_queue import messages, tickets
+from vtrr_queue import ticket, tickets
 
 published = tickets.publish
 
@@ -44,7 +45,7 @@ def gated(self):
     note("end", self)
 
 if "OLD" in os.environ:
-    messages.UNKNOWN_SECONDS = 0.5
+    ticket.UNKNOWN_SECONDS = 0.5
 else:
     @vtrr.task
     def newtask(self):

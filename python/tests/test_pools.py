@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from bed import Bed
 from celery import states
 
-TASKS = '''
+from bed import Bed
+
+TASKS = """
 @vtrr.task(max_retries=3)
 def work(self, user, i):
     note("start", self, user=user)
@@ -27,7 +28,7 @@ def blocked(self):
     note("blocked", self)
     store.blpop("gate:" + NAME, timeout=30)
     return "through"
-'''
+"""
 
 POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+
 from bed import PACKAGE, Bed
 from servers import wait_for
 

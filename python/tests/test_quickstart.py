@@ -52,7 +52,12 @@ def test_the_readme_runs_where_only_the_package_is_installed(
     try:
         wait_for(lambda: "Connected to redis" in log.read_text(), 60)
         done = subprocess.run(
-            [str(fresh_python / "python"), "produce.py"], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=60
+            [str(fresh_python / "python"), "produce.py"],
+            cwd=tmp_path,
+            env={},
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr + log.read_text()
         assert re.fullmatch(r"\['a.pdf done by [0-9a-f-]{36}', 'b.pdf done by [0-9a-f-]{36}'\]\n", done.stdout)

@@ -11,7 +11,7 @@ from rabbitmq import RabbitMQ
 from servers import wait_for
 from vtrr_queue.tickets import count
 
-TASKS = '''
+TASKS = """
 @vtrr.task(max_retries=2)
 def work(self, n):
     if n == 3 and not self.request.retries:
@@ -22,7 +22,7 @@ def work(self, n):
 @vtrr.task(time_limit=20)
 def limited(self, n):
     return n
-'''
+"""
 
 
 @pytest.fixture(scope="module")

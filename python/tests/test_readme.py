@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import readme_project
 import reference
 from project import Project
@@ -115,9 +116,7 @@ def test_the_keys_are_those_of_the_table(project: Project) -> None:
     assert not project.store.exists("vtrr:files:queue", "vtrr:files:partition_virtual_time", "vtrr:files:task")
 
 
-@pytest.mark.parametrize(
-    ("calls", "messages"), [([3], 3), ([20], 8), ([8], 8), ([3, 3], 6), ([6, 6], 8), ([20, 5], 8)], ids=str
-)
+@pytest.mark.parametrize(("calls", "messages"), [([3], 3), ([20], 8), ([8], 8), ([3, 3], 6), ([6, 6], 8), ([20, 5], 8)], ids=str)
 def test_as_many_messages_are_sent_as_the_readme_says(project: Project, calls: list[int], messages: int) -> None:
     """`min(max_concurrency - workers_already_queued, num_tasks_just_enqueued)`, with `max_concurrency=8`."""
     source = "from myapp.tasks import process_file\n"
@@ -146,9 +145,7 @@ def ordered(self, tag):
     ],
     ids=["weight 3", "default 1"],
 )
-def test_a_weight_yields_turns_to_other_partitions(
-    project: Project, first: dict[str, int], tags: dict[str, float]
-) -> None:
+def test_a_weight_yields_turns_to_other_partitions(project: Project, first: dict[str, int], tags: dict[str, float]) -> None:
     """And the virtual time is that of the task dequeued last: this one or a later one, or 0 after the last one."""
     tasks = project.folder / "myapp/tasks.py"
     tasks.write_text(tasks.read_text() + "\nfrom notes import note\n" + ORDERED)

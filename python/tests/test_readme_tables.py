@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import redis
-import reference
 from celery import Celery, Task
 
+import reference
 from vtrr_queue import VTRRQueue, VTRRTask
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import celery
 import pytest
-from bed import Bed
 from celery import states
+
+from bed import Bed
 from servers import RedisServer, wait_for
 
 TASKS = '''
@@ -148,8 +149,8 @@ def test_autoretry_with_backoff(bed_of: Bed, app: ModuleType) -> None:
     with pytest.raises(KeyError):
         result.get(timeout=30)
     first, second, third = (event["at"] for event in runs(bed_of, result.id))
-    assert 1 <= second - first
-    assert 2 <= third - second
+    assert second - first >= 1
+    assert third - second >= 2
     assert retries(bed_of, result.id) == [0, 1, 2]
     assert "KeyError" in wait_for(lambda: letter_of(app, result.id)).error
 

@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 import pytest
-from bed import Bed
 from celery import states
+
+from bed import Bed
 from servers import wait_for
 from vtrr_queue import tickets
 
-TASKS = '''
+TASKS = """
 @vtrr.task
 def work(self, seconds=0):
     note("start", self)
@@ -31,7 +32,7 @@ def gated(self):
 @app.task
 def plain():
     return "plain"
-'''
+"""
 
 
 def ends(bed: Bed) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import celery
 import pytest
+
 from bed import Bed
 from servers import wait_for
 

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from bed import Bed
 
+from bed import Bed
 from vtrr_queue import InvalidArgument
 
 TASKS = """

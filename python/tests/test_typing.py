@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from bed import PACKAGE
 
 SAMPLE = Path(__file__).parent / "typing/user_code.py"
@@ -34,9 +35,7 @@ def test_users_code_keeps_its_types_and_wrong_calls_are_errors(tmp_path: Path) -
     # Only Celery has no types of its own.
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-celery.*]\nignore_missing_imports = True\n")
     _, text = run("mypy", "--config-file", "mypy.ini", "--no-error-summary", str(SAMPLE), folder=tmp_path)
-    found = {
-        (int(line), code) for line, code in re.findall(r"user_code\.py:(\d+): error: .*\[([a-z-]+)\]$", text, re.M)
-    }
+    found = {(int(line), code) for line, code in re.findall(r"user_code\.py:(\d+): error: .*\[([a-z-]+)\]$", text, re.M)}
     expected = {
         (number, code)
         for number, line in enumerate(SAMPLE.read_text().splitlines(), 1)

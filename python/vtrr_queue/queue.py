@@ -114,9 +114,7 @@ class VTRRQueue:
                 f"({type(redis_client).__name__})"
             )
         if not isinstance(celery_app, Celery):
-            raise InvalidArgumentType(
-                f"celery_app must be a Celery app, not {celery_app!r} ({type(celery_app).__name__})"
-            )
+            raise InvalidArgumentType(f"celery_app must be a Celery app, not {celery_app!r} ({type(celery_app).__name__})")
         self._core = Queue(name, tagging)
         if _is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(
@@ -166,9 +164,7 @@ class VTRRQueue:
         base = weave(options.pop("base", None) or self.celery_app.Task)
 
         def decorate(fn: Callable[..., Any]) -> Any:
-            task = self.celery_app.task(
-                bind=True, base=base, shared=False, vtrr=self, takes_id=_takes_id(fn), **options
-            )(fn)
+            task = self.celery_app.task(bind=True, base=base, shared=False, vtrr=self, takes_id=_takes_id(fn), **options)(fn)
             name = options.get("name") or self.celery_app.gen_task_name(fn.__name__, fn.__module__)
             self.tasks[name] = task
             return task
@@ -302,7 +298,7 @@ class VTRRQueue:
                 continue
             args, kwargs = payload["args"], payload["kwargs"]
             if task.takes_id:
-                from .messages import fill_in
+                from .tracing import fill_in
 
                 args, kwargs = fill_in(task, id, args, kwargs)
             done[id] = task.apply(args, kwargs, task_id=id)

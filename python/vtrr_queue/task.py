@@ -43,9 +43,7 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
 
         def delay(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
 
-    def queue(
-        self, partition_key: object, tasks: Iterable[Mapping[str, Any]], *, request: str | None = None
-    ) -> Results:
+    def queue(self, partition_key: object, tasks: Iterable[Mapping[str, Any]], *, request: str | None = None) -> Results:
         """Queues tasks of one partition, in order; returns one ``AsyncResult`` each.
 
         ``partition_key`` is text, an int or a UUID. Each task is a dict with ``args``, ``kwargs``, ``weight`` (1 to
@@ -60,9 +58,7 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
         prepared = self.vtrr._prepare(self, partition_key, tasks)
         return self.vtrr._queue(self, prepared, request)
 
-    def queue_on_commit(
-        self, partition_key: object, tasks: Iterable[Mapping[str, Any]], *, using: str | None = None
-    ) -> None:
+    def queue_on_commit(self, partition_key: object, tasks: Iterable[Mapping[str, Any]], *, using: str | None = None) -> None:
         """For Django: as ``queue``, once the transaction commits (at once if there is none); not at all if it rolls
         back.
 

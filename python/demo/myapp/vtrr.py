@@ -5,6 +5,7 @@ import os
 
 import redis
 from celery import Celery
+
 from vtrr_queue import VTRRQueue
 
 port = os.environ["DEMO_REDIS_PORT"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -111,7 +112,7 @@ class Bed:
         return {"queued": waiting + tagged, "leased": leased, "delayed": delayed, "dead": dead}
 
     def unacknowledged(self) -> list[str]:
-        """The messages of this bed that the broker has given to workers and that are not acknowledged, whether these live or not."""
+        """The messages of this bed that workers have, dead ones too, and have not acknowledged."""
         held = [message.decode() for message in self.server.client(0).hvals("unacked")]
         return [message for message in held if self.celery_queue in message]
 
@@ -188,10 +189,8 @@ class Worker:
 
     def kill(self) -> None:
         """`kill -9` of the whole process group, as the kernel does when memory is full."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
 
     def stop(self, seconds: float = 30.0) -> int:

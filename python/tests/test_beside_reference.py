@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from typing import Any
 
 import pytest
+from billiard.exceptions import TimeLimitExceeded
 
 import reference
 from bed import Bed, Worker
@@ -57,6 +57,10 @@ def limited(self, n):
     note("limited", self, n=n)
     if self.request.retries < 1:
         raise self.retry(countdown=0.1)
+
+@vtrr.task(time_limit=1)
+def slow(self):
+    time.sleep(60)
 """
 
 BESIDE = {"tagging": "all", "retry_through": "broker"}
@@ -161,24 +165,30 @@ def test_our_producer_and_their_worker(bed: Bed) -> None:
     assert attempts(bed, "flaky") == each(range(5), 2)
 
 
-def test_tasks_under_a_limit_run_once_though_either_takes_their_messages(bed: Bed) -> None:
-    """0.1.0 takes a message that is for one task for any ticket; then that task comes back when its lease is over.
-
-    While all else is idle the broker's turns can give 0.1.0 each such message; in the end it is told to take no more.
-    """
-    app = bed.load(TASKS, header=HEADER, lease=2, sweep_interval=1, **BESIDE)
+def test_tasks_under_a_limit_run_once_whoever_takes_their_messages(bed: Bed) -> None:
+    """0.1.0 takes any message for a ticket, so none is for one task."""
+    app = bed.load(TASKS, header=HEADER, lease=30, sweep_interval=1, **BESIDE)
     bed.worker("prefork", 2)
     their_worker(bed)
     for start in range(0, 40, 10):
         app.limited.queue(f"o{start}", calls(range(start, start + 5)))
         theirs(bed, f"limited.queue('t{start}', {calls(range(start + 5, start + 10))!r})")
-    wait_for_number(bed, "limited", 60)
-    their_node = f"{bed.name}-2@{socket.gethostname()}"
-    assert app.app.control.cancel_consumer(bed.celery_queue, destination=[their_node], reply=True)
+        app.work.queue("mixed", calls(range(100 + start, 103 + start)))
     wait_for_number(bed, "limited", 80)
     bed.drained()
     assert attempts(bed, "limited") == each(range(40), 1)
     assert min(by(bed.events("limited"))) > 0
+
+
+def test_a_hard_limit_beside_0_1_0_fails_the_task(bed: Bed) -> None:
+    app = bed.load(TASKS, header=HEADER, sweep_interval=1, **BESIDE)
+    bed.worker("prefork", 1)
+    (slow,) = app.slow.queue("a", [{}])
+    with pytest.raises(TimeLimitExceeded):
+        slow.get(timeout=30)
+    (letter,) = app.vtrr.dead_letters()
+    assert letter.id == slow.id
+    bed.drained()
 
 
 def test_both_producers_and_both_workers(bed: Bed) -> None:

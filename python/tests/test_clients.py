@@ -144,11 +144,14 @@ IN_WORKERS = [
 IN_WORKERS += ["one connection", "one blocking connection", "cluster decoding"]
 
 
-@pytest.mark.parametrize("form", IN_WORKERS)
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+# Some treat threads otherwise than processes.
+IN_THREADS = ["cluster", "one connection", "one blocking connection"]
+
+
+@pytest.mark.parametrize(
+    ("form", "pool"), [*((form, "prefork") for form in IN_WORKERS), *((form, "threads") for form in IN_THREADS)]
+)
 def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None:
-    if pool == "threads" and form not in ("cluster", "one connection", "one blocking connection"):
-        pytest.skip("one pool is enough for clients that treat threads and processes alike")
     client = FORMS[form].make(servers)
     client.delete("ran")
     header = HEADER.replace("store = redis.Redis.from_url({store!r})", "{client}").replace("name=NAME", "name={queue!r}")

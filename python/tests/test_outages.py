@@ -234,6 +234,21 @@ def test_payloads_that_are_gone(bed: Bed) -> None:
     bed.drained()
 
 
+@pytest.mark.parametrize(("policy", "warns"), [("noeviction", False), ("volatile-lru", False), ("allkeys-lru", True)])
+def test_a_store_that_may_delete_tasks(
+    server: RedisServer, redis_server: RedisServer, tmp_path: Path, policy: str, warns: bool
+) -> None:
+    """C15: the worker says so when it starts."""
+    server.client().config_set("maxmemory-policy", policy)
+    with Bed(server, tmp_path, f"evicting{policy[:3]}") as bed:
+        bed.broker = redis_server.url(0)
+        app = bed.load(TASKS, sweep_interval=1)
+        worker = bed.worker(concurrency=1)
+        app.work.queue("u", [{}])
+        bed.drained()
+        assert (f"maxmemory-policy {policy} may delete tasks" in worker.log()) is warns
+
+
 def test_a_task_that_a_new_worker_knows(bed: Bed) -> None:
     """C16: a rolling deploy. The old worker gives the task back until a new one is there."""
     app = bed.load(TASKS, sweep_interval=1)

@@ -36,3 +36,8 @@ def of_task(task: Any) -> bool:
         conf = task.app.conf
         limits = task.app.vtrr_limits = bool(conf.task_time_limit or conf.task_soft_time_limit)
     return limits
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether Celery enforces the same limits on messages of either task."""
+    return (one.time_limit, one.soft_time_limit) == (other.time_limit, other.soft_time_limit)

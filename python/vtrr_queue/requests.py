@@ -52,6 +52,11 @@ class TicketRequest:
     def _is_bound(self) -> bool:
         return self.vtrr_kind == tickets.BOUND
 
+    @property
+    def _runs_limited(self) -> bool:
+        """Whether tasks under a limit run inside this ticket."""
+        return self._is_ticket and self.vtrr.tagging == "all"
+
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         if self._is_ticket or self._is_bound:
@@ -66,6 +71,8 @@ class TicketRequest:
         # With `return_ok` the message ran to its end, and what it was for is settled. What is no `Exception` ends it
         # before that.
         broken = not return_ok and not isinstance(error, (Terminated, TimeLimitExceeded))
+        if self._runs_limited and isinstance(error, TimeLimitExceeded):
+            keeper.fail(self, f"TimeLimitExceeded: {error}")
         if self._is_ticket or broken:
             task_ready(self)
             self.acknowledge()
@@ -86,6 +93,8 @@ class TicketRequest:
             keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
         elif not soft and self._is_ticket:
             task_ready(self)
+            if self._runs_limited:
+                keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
             keeper.release(self, f"hard time limit of {timeout} s")
             return
         super().on_timeout(soft, timeout)  # type: ignore[misc]

@@ -129,20 +129,28 @@ class Ticket:
             return (delivery.id, delivery.token, "release", delay, reason.encode())
         # What is not of this queue has no messages of its own to run in.
         is_ours = getattr(own, "vtrr", None) is not None and own.vtrr.name == self.vtrr.name
-        if is_ours and (self.limited or limits.of_task(own)):
+        if is_ours and (self.limited or limits.of_task(own)) and not self.suits(own):
             self.hand_over(own, delivery)
             return None
         return self.run_delivery(delivery, payload=payload, own=own)
 
+    def suits(self, own: VTRRTask[Any, Any]) -> bool:
+        """Whether a task under a time limit runs inside this ticket: where 0.1.0 may take any message for a ticket."""
+        return self.vtrr.tagging == "all" and limits.same(own, self.task)
+
     def hand_over(self, own: VTRRTask[Any, Any], delivery: Delivery) -> None:
         """A task under a time limit runs in a message of its own. Until that arrives the task is set aside; it comes
-        back by itself if the message is lost."""
+        back by itself if the message is lost. Beside 0.1.0 it goes back at once, and its message is a ticket like any."""
+        beside = self.vtrr.tagging == "all"
         self.hand.put_back()
-        self.hand.end((delivery.id, delivery.token, "release", self.vtrr.lease, None))
+        self.hand.end((delivery.id, delivery.token, "release", 0.0 if beside else self.vtrr.lease, None))
         if not self.settle():
             return
         try:
-            tickets.publish_bound(own, delivery.id, delivery.token)
+            if beside:
+                tickets.publish(own)
+            else:
+                tickets.publish_bound(own, delivery.id, delivery.token)
         except Exception as error:
             logger.warning("%s: no message could be sent for %s, it will come back: %r", self.vtrr, delivery.id, error)
 

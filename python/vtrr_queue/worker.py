@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps, states
 
 from . import forks, keeper, limits, tickets
@@ -24,7 +24,7 @@ WAKE_SECONDS = 0.1
 DUE_SECONDS = 0.05
 MAINTAIN_SECONDS = 1.0
 # How the errors of dead letters begin that did not come from a run of the task; and how many of them a turn looks at.
-UNTOLD = ("poison", "lost", "unreadable payload")
+UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded")
 MOST_LETTERS = 100
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
@@ -83,6 +83,7 @@ class Sweeper(threading.Thread):
         while not self.stopped.wait(0.2):
             if self.consumes():
                 break
+        self.warn_of_eviction()
         # A worker that has just started is free, whoever sweeps.
         self.safely(self.top_up)
         while not self.stopped.is_set():
@@ -93,6 +94,17 @@ class Sweeper(threading.Thread):
                     self.safely(self.turn)
             elif self.wait(left) and self.leading and not self.stopped.wait(WAKE_SECONDS):
                 self.safely(self.top_up)
+
+    def warn_of_eviction(self) -> None:
+        """A server that makes room by deleting any key would delete tasks."""
+        try:
+            with forks.quiet():
+                policy = str(self.vtrr.redis_client.info("memory").get("maxmemory_policy"))
+        except Exception as error:
+            logger.debug("%s: whether the server evicts keys is not known: %r", self.vtrr, error)
+            return
+        if policy.startswith("allkeys"):
+            logger.warning("%s: maxmemory-policy %s may delete tasks; set it to noeviction", self.vtrr, policy)
 
     def consumes(self) -> bool:
         consumer = getattr(getattr(self.worker, "consumer", None), "task_consumer", None)
@@ -158,7 +170,8 @@ class Sweeper(threading.Thread):
         backend = self.vtrr.celery_app.backend
         with forks.quiet():
             if (task is None or not task.ignore_result) and backend.get_state(letter["id"]) not in states.READY_STATES:
-                backend.mark_as_failure(letter["id"], WorkerLostError(letter["error"]))
+                kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
+                backend.mark_as_failure(letter["id"], kind(letter["error"]))
 
     def top_up(self) -> None:
         """Sends tickets for what waits, for the task that is next."""

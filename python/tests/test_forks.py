@@ -6,6 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from servers import wait_for
+from vtrr_queue import forks, keeper
+from vtrr_queue.worker import Sweeper
 
 SOURCE = """
 import os, sys, threading, time
@@ -50,3 +56,30 @@ def test_a_fork_waits_for_a_command() -> None:
 def test_a_fork_does_not_wait_for_a_server_that_hangs() -> None:
     _, took = fork(30)
     assert took < 15
+
+
+class Busy:
+    """A queue that notes for each command whether a fork would wait for it."""
+
+    def __init__(self) -> None:
+        self.lease = 1.0
+        self.name = "busy"
+        self.vtrr = self
+        self.vtrr_owner = "owner"
+        self.time_start = 1.0
+        self._core = SimpleNamespace(extend_owner=lambda owner, lease: "extend")
+        self.seen: dict[str, int] = {}
+
+    def _run(self, command: str) -> None:
+        self.seen[command] = forks._busy
+
+
+def test_all_commands_of_the_main_process_are_waited_for() -> None:
+    busy: Any = Busy()
+    keepers = keeper._Keeper()
+    keepers.register(busy)
+    assert keepers.post("test", busy, "post").wait(10)
+    wait_for(lambda: "extend" in busy.seen)
+    Sweeper(busy, None).run_command("sweep")
+    assert set(busy.seen) == {"post", "extend", "sweep"}
+    assert min(busy.seen.values()) >= 1

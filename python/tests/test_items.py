@@ -14,6 +14,7 @@ from bed import Bed
 from items import TASKS
 from servers import RedisServer, wait_for
 
+
 @pytest.fixture(scope="module")
 def items(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One worker for all tests of this file, with the app's results apart from other beds'."""

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bed import PACKAGE
+from bed import PACKAGE, SOURCES
 
 SAMPLE = Path(__file__).parent / "typing/user_code.py"
 pytest.importorskip("mypy")
 
 
-def run(*words: str, folder: Path = PACKAGE) -> tuple[int, str]:
-    path = os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+def run(*words: str, folder: Path) -> tuple[int, str]:
+    # An installed package is found without.
+    path = str(SOURCES) if PACKAGE == SOURCES else ""
     done = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=folder,
@@ -47,10 +48,10 @@ def test_users_code_keeps_its_types_and_wrong_calls_are_errors(tmp_path: Path) -
 
 
 def test_the_package_is_strictly_typed(tmp_path: Path) -> None:
-    code, text = run("mypy", "--strict", "--cache-dir", str(tmp_path), "vtrr_queue")
+    code, text = run("mypy", "--strict", "--cache-dir", str(tmp_path), "vtrr_queue", folder=SOURCES)
     assert code == 0, text
 
 
-def test_the_stub_of_the_extension_is_what_it_has() -> None:
-    code, text = run("mypy.stubtest", "vtrr_queue._core")
+def test_the_stub_of_the_extension_is_what_it_has(tmp_path: Path) -> None:
+    code, text = run("mypy.stubtest", "vtrr_queue._core", folder=tmp_path)
     assert code == 0, text

@@ -45,7 +45,7 @@ def gated(self):
     note("end", self)
 
 if "OLD" in os.environ:
-    ticket.UNKNOWN_SECONDS = 0.5
+    ticket.UNKNOWN_SECONDS, ticket.UNKNOWN_MOST = 0.5, 1.0
 else:
     @vtrr.task
     def newtask(self):
@@ -177,6 +177,10 @@ def test_a_broker_that_is_full_when_a_task_ends(bed: Bed, server: RedisServer) -
     # Tickets that the worker had already were good for a task each.
     assert len(ends(bed)) < 9
     broker.config_set("maxmemory", 0)
+    time.sleep(1)
+    if worker.process.poll() is not None or "Unrecoverable" in worker.log():
+        # Celery gives up where it cannot acknowledge a message. What looks after workers starts another one.
+        bed.worker(concurrency=1)
     bed.drained()
     assert ends(bed) == [f"t{i}" for i in range(9)]
 
@@ -251,7 +255,7 @@ def test_a_store_that_may_delete_tasks(
 
 def test_a_task_that_a_new_worker_knows(bed: Bed) -> None:
     """C16: a rolling deploy. The old worker gives the task back until a new one is there."""
-    app = bed.load(TASKS, sweep_interval=1)
+    app = bed.load(TASKS, sweep_interval=1, max_deliveries=100)
     old = bed.worker(concurrency=1, env={"OLD": "1"})
     app.newtask.queue("u", [{"id": "new"}])
     app.work.queue("v", [{"id": "known"}])

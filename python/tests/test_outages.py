@@ -250,6 +250,8 @@ def test_a_store_that_may_delete_tasks(
         worker = bed.worker(concurrency=1)
         app.work.queue("u", [{}])
         bed.drained()
+        # It sweeps from then on.
+        wait_for(lambda: bed.store.exists(app.vtrr._core.sweeper_key))
         assert (f"maxmemory-policy {policy} may delete tasks" in worker.log()) is warns
 
 

@@ -75,6 +75,20 @@ def test_a_cold_shutdown_gives_back_what_runs(bed: Bed) -> None:
     assert app.vtrr.stats().dead == 0
 
 
+def test_a_cold_shutdown_of_greenlets(bed: Bed) -> None:
+    """C21 (b): they end with the process, which then gives back what they had."""
+    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    app.first_time_long.queue("u", [{"id": "t0"}])
+    worker = bed.worker("gevent", 2)
+    wait_for(lambda: starts(bed, "t0"))
+    worker.signal(signal.SIGQUIT)
+    worker.process.wait(30)
+    bed.worker("gevent", 2)
+    bed.drained()
+    assert ends(bed) == ["t0"]
+    assert app.vtrr.stats().dead == 0
+
+
 def test_a_cold_shutdown_of_the_solo_pool(bed: Bed) -> None:
     """C21 (b): up to Celery 5.4 it interrupts what runs, from 5.5 on it waits for its end. Lost is nothing either way."""
     app = bed.load(TASKS, lease=600, sweep_interval=1)

@@ -20,6 +20,8 @@ pub(crate) struct Delivery {
     token: String,
     /// How often the task was handed out, this time included.
     deliveries: u32,
+    /// How many of the earlier ones count against it.
+    blames: u32,
     /// None for a task that 0.1.0 stored.
     partition: Option<String>,
     /// The task as stored, JSON.
@@ -31,6 +33,7 @@ fn delivery(py: Python<'_>, delivery: &vtrr_queue::Delivery) -> Delivery {
         id: delivery.id.to_string(),
         token: delivery.token.to_string(),
         deliveries: delivery.deliveries,
+        blames: delivery.blames,
         partition: delivery.payload.partition().map(|partition| partition.to_string()),
         payload: PyBytes::new(py, delivery.payload.as_bytes()).unbind(),
     }

@@ -13,7 +13,6 @@ from celery import states
 
 from bed import Bed
 from servers import RedisServer, wait_for
-from vtrr_queue import hand
 
 TASKS = '''
 from datetime import datetime, timedelta, timezone
@@ -273,20 +272,3 @@ def test_retries_through_the_broker(bed: Bed) -> None:
     assert retries(bed, result.id) == [0, 1]
     assert retries(bed, exhausted.id) == [0, 1]
     bed.drained()
-
-
-@pytest.mark.parametrize(
-    ("deliveries", "payload", "came_back"),
-    [
-        (1, b"{}", False),
-        (2, b"{}", True),
-        (2, b'{"retries":1}', False),
-        (3, b'{"retries":1}', True),
-        (2, b"no JSON", True),
-        (2, b"[]", True),
-    ],
-)
-def test_a_retry_was_settled(deliveries: int, payload: bytes, came_back: bool) -> None:
-    """What was in somebody's hands and was not settled may have ended a worker, and is not taken together with others."""
-    delivery: Any = SimpleNamespace(deliveries=deliveries, payload=payload)
-    assert hand.came_back(delivery) is came_back

@@ -4,7 +4,6 @@ not begun goes back to the queue, and what has ended is stored."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -28,16 +27,6 @@ PATIENCE_SECONDS = 0.05
 MOST = 16
 
 
-def came_back(delivery: Delivery) -> bool:
-    """Whether a task was in somebody's hands before and not settled; a retry was settled."""
-    if delivery.deliveries == 1:
-        return False
-    try:
-        return delivery.deliveries > 1 + int(json.loads(delivery.payload).get("retries", 0))
-    except (ValueError, TypeError, AttributeError):
-        return True
-
-
 class Hand:
     """What a ticket holds: tasks that have not begun, and how others ended."""
 
@@ -55,9 +44,9 @@ class Hand:
             self.ended = []
             self.waiting.extend(deliveries)
             self.since = time.monotonic()
-        first = next((delivery for delivery in self.waiting if came_back(delivery)), None)
+        first = next((delivery for delivery in self.waiting if delivery.blames), None)
         if first is not None and len(self.waiting) > 1:
-            # It may have ended a worker: then it shall not take others with it again.
+            # It ended a worker, or was beside one that did: it shall not take others with it.
             self.waiting.remove(first)
             self.put_back()
             self.waiting.append(first)

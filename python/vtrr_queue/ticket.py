@@ -38,6 +38,8 @@ class Ticket:
         self.request = request
         self.token = token
         self.owner: str = request.get(tickets.OWNER) or Queue.fresh()
+        # What a bound message takes after its task is not its task's: a late hard limit fails what the owner holds.
+        self.next_owner = self.owner if token is None else self.owner + "/next"
         self.result: Any = DONE
         self.hand = Hand(self.vtrr)
         # Whether Celery limits the time of every message, or of this one.
@@ -52,7 +54,8 @@ class Ticket:
         except SoftTimeLimitExceeded:
             # It fired in our own code: the task has ended, or has not begun.
             self.settle()
-            self.run_safely("give back", self.vtrr._core.release_owner(self.owner))
+            for owner in {self.owner, self.next_owner}:
+                self.run_safely("give back", self.vtrr._core.release_owner(owner))
         except BaseException:
             # The process ends. That of the task that ran is seen by the main process.
             self.hand.put_back()
@@ -108,7 +111,7 @@ class Ticket:
     def next(self, n: int) -> Any:
         return self.vtrr._core.dequeue(
             n,
-            owner=self.owner,
+            owner=self.next_owner,
             lease=self.vtrr.lease,
             max_deliveries=self.vtrr.max_deliveries,
             settle=self.hand.collect(),

@@ -191,6 +191,8 @@ pub struct Delivery {
     pub token: Token,
     /// How often the task has been delivered, this time included.
     pub deliveries: u32,
+    /// How many of the earlier ones count against the task: its worker was lost, or gave it back with blame.
+    pub blames: u32,
     /// The task as stored.
     pub payload: Payload,
 }

@@ -75,12 +75,6 @@ impl State {
             self.owner.entry(owner.to_owned()).or_default().ids.push((id.to_owned(), false));
             self.finish(0);
         }
-        let held = self.held.get(id)?;
-        Some(Delivery {
-            id: TaskId::trusted(id.to_owned()),
-            token: Token(held.token.clone()),
-            deliveries: held.deliveries,
-            payload: held.payload.clone(),
-        })
+        self.delivery(id)
     }
 }

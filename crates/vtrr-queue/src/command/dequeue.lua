@@ -2,7 +2,7 @@
 -- dequeue: settles, gives back what the owner lost, brings back what is due, hands out the next tasks in order.
 -- ARGV: n, lease (ms), max_deliveries, owner or '', request id, number of held ids, number of settlements; the held ids;
 --       per settlement: id, token, outcome, delay (ms), text.
--- Returns: {settled codes, ms until something is due or -1, 1 if there is more, deliveries: {id, token, count, payload}}.
+-- Returns: {settled codes, ms until something is due or -1, 1 if there is more, deliveries: {id, token, count, blames, payload}}.
 local n, lease_ms, max_deliveries, name, request = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local named, settlements = tonumber(ARGV[6]), tonumber(ARGV[7])
 local deliveries, delivered = {}, 0
@@ -14,7 +14,7 @@ if repeated or n == 0 then lease.next_due() end -- see commit
 if repeated then
   for _, id in ipairs(held_by(holding)) do
     local h = holding.last[id] and held_of(id)
-    if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.payload} end
+    if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
   end
   commit(false)
   return {codes, lease.next_due(), 0, deliveries}
@@ -63,7 +63,7 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
   if payload then
     bytes = bytes + #payload
     tokens = tokens + 1
-    local token, count = stamp .. whole(tokens), 1
+    local token, count, blames = stamp .. whole(tokens), 1, 0
     local h = held_of(id)
     if (h and h.place ~= 'q' and h.place ~= 'Q') or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.
@@ -71,7 +71,7 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
       h = nil
     end
     if h then
-      count = h.deliveries + 1
+      count, blames = h.deliveries + 1, h.blames
       h.place, h.token, h.deliveries, h.max_deliveries = 'l', token, count, max_deliveries
       h.start, h.owner, h.payload = format('%.17g', start), holder, payload
       held.new[id] = h
@@ -84,7 +84,7 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
       if not seen[partition] then seen[partition], partitions = true, partitions + 1 end
     end
     delivered = delivered + 1
-    deliveries[delivered] = {id, token, count, payload}
+    deliveries[delivered] = {id, token, count, blames, payload}
   else
     local h = held_of(id) or new_held(max_deliveries)
     h.token = '-'

@@ -7,7 +7,7 @@ use super::{Command, Settled, Settlement, Step, Target, amount, milliseconds, sc
 use crate::call::{Call, Fields, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::{QueueName, text};
-use crate::state::{MAX_DUE, MAX_PARTITIONS, Place, State};
+use crate::state::{MAX_DUE, MAX_PARTITIONS, State};
 use crate::task::{Delivery, MAX_PAYLOAD_BYTES, Owner, Payload, TaskId, Token};
 
 pub(crate) const SCRIPT: Script = script!("dequeue", "order", "commit", "lease", "serve");
@@ -106,6 +106,7 @@ pub(super) fn delivery(fields: &mut Fields) -> Result<Delivery> {
         id: TaskId::trusted(fields.text()?),
         token: Token(fields.text()?),
         deliveries: u32::try_from(fields.count()?).unwrap_or(u32::MAX),
+        blames: u32::try_from(fields.count()?).unwrap_or(u32::MAX),
         payload: Payload(fields.bytes()?),
     })
 }
@@ -207,15 +208,6 @@ impl State {
     fn last_deliveries(&self, owner: &str) -> Vec<Delivery> {
         let Some(holding) = self.owner.get(owner) else { return Vec::new() };
         let last = holding.ids.iter().filter(|(_, last)| *last);
-        last.filter_map(|(id, _)| {
-            let held = self.held.get(id).filter(|held| held.place == Place::Leased)?;
-            Some(Delivery {
-                id: TaskId::trusted(id.clone()),
-                token: Token(held.token.clone()),
-                deliveries: held.deliveries,
-                payload: held.payload.clone(),
-            })
-        })
-        .collect()
+        last.filter_map(|(id, _)| self.delivery(id)).collect()
     }
 }

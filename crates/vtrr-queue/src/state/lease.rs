@@ -44,19 +44,30 @@ impl State {
         }
         let held = self.held.entry(id.clone()).or_insert_with(|| new_held(max_deliveries));
         held.place = Place::Leased;
-        held.token.clone_from(&token);
+        held.token = token;
         held.deliveries += 1;
         held.max_deliveries = max_deliveries;
         held.start = start;
         owner.clone_into(&mut held.owner);
-        held.payload = payload.clone();
-        let deliveries = held.deliveries;
+        held.payload = payload;
         self.lease.insert(&id, (self.now_ms() + lease_ms) as f64);
         if let Some(partition) = partition {
             *self.running.entry(partition).or_default() += 1;
         }
         self.count("delivered", 1);
-        Some(Delivery { id: TaskId::trusted(id), token: Token(token), deliveries, payload })
+        self.delivery(&id)
+    }
+
+    /// A task that is in somebody's hands, as its holder has it.
+    pub(crate) fn delivery(&self, id: &str) -> Option<Delivery> {
+        let held = self.held.get(id).filter(|held| held.place == Place::Leased)?;
+        Some(Delivery {
+            id: TaskId::trusted(id.to_owned()),
+            token: Token(held.token.clone()),
+            deliveries: held.deliveries,
+            blames: held.blames,
+            payload: held.payload.clone(),
+        })
     }
 
     /// Ends the lease of a task: its deadline, slot and owner's entry are gone.

@@ -216,6 +216,9 @@ def test_flatten_goes_back_to_the_other_mode(app: Any, bed: Bed) -> None:
     with pytest.raises(WrongMode, match="flatten"):
         app.work.queue("u", [{}])
     assert app.vtrr.stats().queued == 2498
+    app.vtrr.unflatten()
+    app.work.queue("u", [{}])
+    assert app.vtrr.stats().tagging == "head"
 
 
 def test_request_ids_make_a_call_repeatable(app: Any, bed: Bed) -> None:

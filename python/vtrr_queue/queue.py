@@ -238,6 +238,10 @@ class VTRRQueue:
         answer: dict[str, int] = self._run(self._core.flatten())
         return answer
 
+    def unflatten(self) -> None:
+        """Switches from mode ``all``, and from 0.1.0's tags, to ``head``; tags that were given stay until they are used up."""
+        self._run(self._core.unflatten())
+
     # What tasks and workers need of the queue.
 
     def _run(self, command: Any) -> Any:

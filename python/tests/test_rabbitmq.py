@@ -66,9 +66,9 @@ def test_all_tickets_lost_and_still_everything_runs(bed: Bed, rabbitmq: RabbitMQ
     app = bed.load(TASKS, sweep_interval=1)
     app.work.queue("a", [{"args": [n]} for n in range(4, 20)])
     wait_for(lambda: count(app.app, bed.celery_queue) == 4)
-    assert app.app.control.purge() == 0  # of the default queue
+    purged = app.app.control.purge()  # of the default queue, on some versions of this one too
     with app.app.connection_for_write() as connection:
-        assert connection.default_channel.queue_purge(bed.celery_queue) == 4
+        assert purged + connection.default_channel.queue_purge(bed.celery_queue) == 4
     bed.worker()
     bed.drained(20)
     assert len(bed.events("end")) == 16

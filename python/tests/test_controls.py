@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import time
@@ -247,3 +248,19 @@ def test_a_result_can_be_copied_and_pickled_as_celerys_can(app: Any) -> None:
     assert result.state == "REVOKED"
     again = pickle.loads(pickle.dumps(result))
     assert (again.id, again.state) == ("a", "REVOKED")
+
+
+def test_results_that_nobody_waits_for_go_in_silence(app: Any, bed: Bed) -> None:
+    """Celery's own unsubscribe each, out of the garbage collector."""
+    bed.worker("threads", 1)
+    app.work.queue("u", [{"args": [1]}])[0].get(timeout=20)
+    results = app.work.queue("u", [{"args": [1]} for _ in range(50)])
+    bed.drained()
+
+    def unsubscribed() -> int:
+        return int(bed.store.info("commandstats").get("cmdstat_unsubscribe", {"calls": 0})["calls"])
+
+    before = unsubscribed()
+    del results
+    gc.collect()
+    assert unsubscribed() == before

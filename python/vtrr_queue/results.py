@@ -27,6 +27,23 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
         self.parent = None
         self._cache = None
         self._ignored = False
+        self._waited = False
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        self._waited = True
+        return super().get(*args, **kwargs)
+
+    wait = get
+
+    def then(self, *args: Any, **kwargs: Any) -> Any:
+        self._waited = True
+        return super().then(*args, **kwargs)
+
+    def __del__(self) -> None:
+        # Celery's unsubscribes from every result that goes, whether it was waited for or not; from within the garbage
+        # collector, which may run inside another call of the same client: on Celery 5.4 that was a deadlock.
+        if getattr(self, "_waited", False) and self._cache is None:
+            super().__del__()
 
     @cached_property
     def on_ready(self) -> Any:

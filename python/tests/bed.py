@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -58,6 +59,8 @@ class Bed:
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Bed:
+        # Up to Celery 5.4 a plain result that is collected within a call of the client of results waits for itself.
+        gc.disable()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,6 +71,8 @@ class Bed:
         if consumer is not None:
             # Else results that are collected later look for the backend's server, which may have stopped by then.
             consumer._pubsub = None
+        gc.enable()
+        gc.collect()
         self.store.close()
 
     def load(self, tasks: str, *, conf: dict[str, Any] | None = None, header: str = HEADER, **options: Any) -> ModuleType:

@@ -96,12 +96,13 @@ class _Watch:
         self.pid = 0
 
     def add(self, hand: Hand) -> None:
-        self.hands.add(hand)
         if self.pid != os.getpid():
-            self.pid = os.getpid()
-            self.hands = {hand}
-            self.some = threading.Event()
-            threading.Thread(target=self.run, name="vtrr-watch", daemon=True).start()
+            with _starting:
+                if self.pid != os.getpid():
+                    self.hands, self.some = set(), threading.Event()
+                    threading.Thread(target=self.run, name="vtrr-watch", daemon=True).start()
+                    self.pid = os.getpid()
+        self.hands.add(hand)
         self.some.set()
 
     def discard(self, hand: Hand) -> None:
@@ -123,4 +124,5 @@ class _Watch:
                     hand.put_back()
 
 
+_starting = threading.Lock()
 _watch = _Watch()

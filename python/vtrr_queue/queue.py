@@ -164,6 +164,7 @@ class VTRRQueue:
         base = weave(options.pop("base", None) or self.celery_app.Task)
 
         def decorate(fn: Callable[..., Any]) -> Any:
+            _check_function(fn)
             task = self.celery_app.task(bind=True, base=base, shared=False, vtrr=self, takes_id=_takes_id(fn), **options)(fn)
             name = options.get("name") or self.celery_app.gen_task_name(fn.__name__, fn.__module__)
             self.tasks[name] = task
@@ -315,8 +316,25 @@ class VTRRQueue:
         app = self.celery_app
         if not hasattr(app, "vtrr_queues"):
             app.vtrr_queues = []
+        for other in app.vtrr_queues:
+            if other.celery_queue == self.celery_queue and other.name != self.name:
+                logger.warning(
+                    "%r and %r share the celery_queue %r: the tickets of one keep the other from sending its own; give each one",
+                    other, self, self.celery_queue,
+                )  # fmt: skip
         app.vtrr_queues.append(self)
         app.steps["worker"].add(VTRRStep)
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise InvalidArgumentType(f"@vtrr.task must be given a function, not {fn!r}; a name is @vtrr.task(name=…)")
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if not any(it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD, it.VAR_POSITIONAL) for it in parameters):
+        raise InvalidArgumentType(f"{fn.__name__}() must take the task itself as its first parameter: def {fn.__name__}(self, …)")
 
 
 def _takes_id(fn: Callable[..., Any]) -> bool:

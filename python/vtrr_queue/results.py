@@ -62,7 +62,9 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
         Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its
         own.
         """
-        if self.vtrr.cancel([self.id])[self.id] != "done":
+        answer = self.vtrr.cancel([self.id])[self.id]
+        # One that runs is left alone, and its state with it.
+        if answer != "done" and (answer != "leased" or kwargs.get("terminate")):
             super().revoke(*args, **kwargs)
 
 

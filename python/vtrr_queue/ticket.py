@@ -26,10 +26,12 @@ logger = logging.getLogger(__name__)
 
 # An unknown task name is given back for so long, doubling.
 UNKNOWN_SECONDS, UNKNOWN_MOST = 5.0, 60.0
+# What a task's request has of its message's. Other headers are those of whoever queued when the ticket was sent.
+KEPT = ("lang", "timelimit", "origin", "hostname", "delivery_info", "is_eager", "utc", "loglevel", "logfile")
 
 
 class Ticket:
-    """The run of one ticket, or of a bound message, which is a ticket that begins with one task in its hands."""
+    """The run of one ticket, or of a message bound to one task."""
 
     def __init__(self, task: VTRRTask[Any, Any], id: str, request: dict[str, Any], token: str | None) -> None:
         self.task = task
@@ -38,8 +40,6 @@ class Ticket:
         self.request = request
         self.token = token
         self.owner: str = request.get(tickets.OWNER) or Queue.fresh()
-        # What a bound message takes after its task is not its task's: a late hard limit fails what the owner holds.
-        self.next_owner = self.owner if token is None else self.owner + "/next"
         self.result: Any = DONE
         self.hand = Hand(self.vtrr)
         # Whether Celery limits the time of every message, or of this one.
@@ -48,14 +48,16 @@ class Ticket:
     def run(self) -> Any:
         try:
             if self.token is not None:
+                # Nothing else: its limits, and whatever ends it, are its task's.
                 self.run_bound()
-            if self.drain():
+                self.settle()
+                self.follow_up()
+            elif self.drain():
                 self.follow_up()
         except SoftTimeLimitExceeded:
             # It fired in our own code: the task has ended, or has not begun.
             self.settle()
-            for owner in {self.owner, self.next_owner}:
-                self.run_safely("give back", self.vtrr._core.release_owner(owner))
+            self.run_safely("give back", self.vtrr._core.release_owner(self.owner))
         except BaseException:
             # The process ends. That of the task that ran is seen by the main process.
             self.hand.put_back()
@@ -77,7 +79,7 @@ class Ticket:
     def drain(self) -> bool:
         """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket
         for those that still wait."""
-        burst = 0.0 if self.limited or self.token is not None or limits.of_child() else self.vtrr.burst
+        burst = 0.0 if self.limited or limits.of_child() else self.vtrr.burst
         end = time.monotonic() + burst
         n, empty = 1, 0
         while True:
@@ -111,7 +113,7 @@ class Ticket:
     def next(self, n: int) -> Any:
         return self.vtrr._core.dequeue(
             n,
-            owner=self.next_owner,
+            owner=self.owner,
             lease=self.vtrr.lease,
             max_deliveries=self.vtrr.max_deliveries,
             settle=self.hand.collect(),
@@ -126,7 +128,7 @@ class Ticket:
             logger.error("%s: %s is set aside, its payload is unreadable: %r", self.vtrr, delivery.id, error)
             return (delivery.id, delivery.token, "fail", 0.0, f"unreadable payload: {error}".encode())
         if own is None:
-            delay = min(UNKNOWN_SECONDS * 2 ** (delivery.deliveries - 1), UNKNOWN_MOST)
+            delay = min(UNKNOWN_SECONDS * 2 ** min(delivery.deliveries - 1, 10), UNKNOWN_MOST)
             logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
             reason = f"no task {payload['task_name']!r} is registered"
             return (delivery.id, delivery.token, "release", delay, reason.encode())
@@ -145,8 +147,10 @@ class Ticket:
         """A task under a time limit runs in a message of its own. Until that arrives the task is set aside; it comes
         back by itself if the message is lost. Beside 0.1.0 it goes back at once, and its message is a ticket like any."""
         beside = self.vtrr.tagging == "all"
+        # Longer each time that its message came too late.
+        aside = 0.0 if beside else self.vtrr.lease * 2 ** min(delivery.deliveries - 1, 10)
         self.hand.put_back()
-        self.hand.end((delivery.id, delivery.token, "release", 0.0 if beside else self.vtrr.lease, None))
+        self.hand.end((delivery.id, delivery.token, "release", aside, None))
         if not self.settle():
             return
         try:
@@ -174,7 +178,7 @@ class Ticket:
             return task.AsyncResult(task_id)
 
         request = {
-            **self.request,
+            **{key: self.request[key] for key in KEPT if key in self.request},
             "id": delivery.id,
             "task": own.name,
             "args": args,
@@ -195,9 +199,15 @@ class Ticket:
             "vtrr_retry": retry,
             "vtrr_partition": delivery.partition,
         }
-        for ours in (tickets.MARK, tickets.TOKEN, tickets.OWNER):
-            request.pop(ours, None)
-        result = tracer_of(own)(delivery.id, args, kwargs, request)
+        try:
+            result = tracer_of(own)(delivery.id, args, kwargs, request)
+        except (SoftTimeLimitExceeded, MemoryError):
+            raise
+        except Exception as error:
+            # The tracer could not store the state, as while the result backend is down. That is not the task's fault.
+            delay = min(UNKNOWN_SECONDS * 2 ** min(delivery.deliveries - 1, 10), UNKNOWN_MOST)
+            logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, delivery.id, delay, error)
+            return (delivery.id, delivery.token, "release", delay, None)
         if bound:
             self.result = result
         return self.outcome(delivery, result.info, retries)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps, states
+from celery.worker import state
 
 from . import forks, keeper, limits, tickets
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 WAKE_SECONDS = 0.1
 # What is due is brought back at once, but not more often than this.
 DUE_SECONDS = 0.05
+# While tickets are taken, new ones are sent so often.
+RAMP_SECONDS = 0.2
 MAINTAIN_SECONDS = 1.0
 # How the errors of dead letters begin that did not come from a run of the task; and how many of them a turn looks at.
 UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded")
@@ -78,6 +81,8 @@ class Sweeper(threading.Thread):
         self.due = 0.0
         # How many dead letters there had ever been at the last turn.
         self.died = 0
+        # Ids that Celery's own revoke has named so far.
+        self.revoked: set[str] = set()
 
     def run(self) -> None:
         while not self.stopped.wait(0.2):
@@ -120,11 +125,12 @@ class Sweeper(threading.Thread):
             logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
 
     def turn(self) -> None:
+        self.safely(self.cancel_revoked)
         self.leading = self.leads()
         if self.leading:
             self.sweep()
-            self.tell_of_the_dead()
             self.top_up()
+            self.safely(self.tell_of_the_dead)
 
     def leads(self) -> bool:
         """One of all workers at a time, by a lock that expires."""
@@ -151,6 +157,14 @@ class Sweeper(threading.Thread):
                 logger.warning("%s: %d leases ran out; their tasks run again", self.vtrr, swept["reclaimed"])
             if not swept["more"] or self.stopped.is_set():
                 return
+
+    def cancel_revoked(self) -> None:
+        """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
+        revoked = set(state.revoked) - self.revoked
+        if revoked:
+            with forks.quiet():
+                self.vtrr.cancel(revoked)
+            self.revoked |= revoked
 
     def tell_of_the_dead(self) -> None:
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
@@ -186,7 +200,10 @@ class Sweeper(threading.Thread):
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             with forks.quiet():
-                tickets.top_up(task, queued)
+                sent = tickets.top_up(task, queued)
+            if sent:
+                # Workers that were free have them by then, and others may be.
+                self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
 
     def wait(self, seconds: float) -> bool:
         """Waits for tasks to be placed in the queue; answers whether any were."""

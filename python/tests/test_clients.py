@@ -168,7 +168,7 @@ def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None
     name = FORMS[form].queue_name()
     app: Any = bed.load(TASKS, header=header.replace("{queue!r}", repr(name).replace("{", "{{").replace("}", "}}")))
     # A pool of one connection serves one thread at a time.
-    tests = {"PYTHONPATH": f"{bed.folder}:{__file__.rsplit('/', 2)[0]}:{__file__.rsplit('/', 1)[0]}"}
+    tests = {"PYTHONPATH": f"{bed.folder}:{PACKAGE}:{__file__.rsplit('/', 1)[0]}"}
     worker = bed.worker(pool, 1 if "one" in form else 2, env=tests)
     results = app.work.queue("u", [{"args": [n]} for n in range(20)])
     assert [result.get(timeout=20) for result in results] == [[n, "ünï"] for n in range(20)], bed.logs()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bed import PACKAGE
 from servers import wait_for
 from vtrr_queue import forks, keeper
 from vtrr_queue.worker import Sweeper
@@ -41,7 +41,7 @@ with forks.quiet():
 
 def fork(seconds: float) -> tuple[int, float]:
     """Forks while a thread has a lock for so many seconds; answers whether the child could not have it, and how long it took."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     words = [sys.executable, "-W", "ignore", "-c", SOURCE, str(seconds)]
     code, took = subprocess.run(words, env=env, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     return int(code), float(took)

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from bed import HEADER, Bed
+from bed import HEADER, PACKAGE, Bed
 from clients import FORMS, Servers, places
 from vtrr_queue import InvalidArgument, Purged, VTRRQueue
 

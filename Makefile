@@ -36,7 +36,7 @@ test-rust: servers ## Run the Rust tests: unit, integration, documentation
 
 .PHONY: test-python
 test-python: servers $(PYTHON)/.tests ## Run the Python tests, with real workers, on the newest Celery
-	$(PYTHON)/bin/pytest -n 4 python/tests $(PYTEST)
+	$(PYTHON)/bin/pytest -n 3 python/tests $(PYTEST)
 
 .PHONY: test-old-celery
 test-old-celery: servers $(PYTHON)/.tests ## Run what depends on Celery's inside on Celery 5.2 and 5.4

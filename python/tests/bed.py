@@ -198,7 +198,7 @@ class Worker:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, seconds: float = 30.0) -> int:
+    def stop(self, seconds: float = 90.0) -> int:
         """A warm shutdown; answers the exit code."""
         self.signal(signal.SIGTERM)
         return self.process.wait(seconds)

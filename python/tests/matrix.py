@@ -78,7 +78,7 @@ def main() -> int:
         print(f"== {name}", flush=True)
         python = prepare(name, program, spec)
         start = time.monotonic()
-        code = subprocess.run([str(python.parent / "pytest"), "-n", "4", *tests, *more], cwd=ROOT, check=False).returncode
+        code = subprocess.run([str(python.parent / "pytest"), "-n", "3", *tests, *more], cwd=ROOT, check=False).returncode
         results.append((name, "passed" if code == 0 else f"FAILED ({code})", time.monotonic() - start))
     print()
     for name, result, seconds in results:

@@ -12,6 +12,7 @@ import pytest
 
 import reference
 from bed import PACKAGE, Bed
+from servers import wait_for
 
 pytest.importorskip("fakeredis")
 
@@ -101,4 +102,4 @@ def test_a_message_of_theirs_that_finds_nothing_is_harmless(bed: Bed, is_start: 
     broker = bed.server.client(0)
     # Nor has it left one behind for later.
     assert not broker.llen(bed.celery_queue)
-    assert not broker.hlen("unacked")
+    wait_for(lambda: not bed.unacknowledged())

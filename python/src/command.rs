@@ -91,7 +91,8 @@ impl Command {
         let mut words: Vec<Bound<'py, PyAny>> = Vec::with_capacity(3 + keys.len() + call.args.len());
         if whole {
             words.push(PyString::intern(py, "EVAL").into_any());
-            words.push(PyString::new(py, call.script.source).into_any());
+            // As bytes, whatever the encoding of the client.
+            words.push(PyBytes::new(py, call.script.source.as_bytes()).into_any());
         } else {
             words.push(PyString::intern(py, "EVALSHA").into_any());
             words.push(PyString::intern(py, &hash(call.script.source)).into_any());

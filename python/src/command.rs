@@ -77,12 +77,6 @@ impl Command {
 
 #[pymethods]
 impl Command {
-    /// The name of the script.
-    #[getter]
-    fn name(&self) -> &'static str {
-        self.inner.call().script.name
-    }
-
     /// The words to send, the script by its hash; or whole, which every server understands.
     #[pyo3(signature = (*, whole = false))]
     fn words<'py>(&self, py: Python<'py>, whole: bool) -> PyResult<Bound<'py, PyTuple>> {

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use vtrr_queue::{Body, Partition, Task, TaskId};
+use vtrr_queue::{Body, Partition, Task, TaskId, Weight};
 
 use crate::errors::{bad_call, bad_json, bad_type, bad_value, from_core, shown};
 use crate::json::body;
@@ -15,7 +15,7 @@ const TEXT: &str = "text of 1 to 512 bytes without NUL";
 pub(crate) struct Prepared {
     #[pyo3(get)]
     partition: String,
-    tasks: Vec<(Task, Option<String>, Vec<u8>)>,
+    tasks: Vec<Task>,
 }
 
 impl Prepared {
@@ -24,15 +24,16 @@ impl Prepared {
     }
 
     pub(crate) fn tasks(&self) -> Vec<Task> {
-        self.tasks.iter().map(|(task, _, _)| task.clone()).collect()
+        self.tasks.clone()
     }
 }
 
 #[pymethods]
 impl Prepared {
     /// The id that was given and the body, of each task.
-    fn items<'py>(&self, py: Python<'py>) -> Vec<(Option<String>, Bound<'py, PyBytes>)> {
-        self.tasks.iter().map(|(_, id, body)| (id.clone(), PyBytes::new(py, body))).collect()
+    fn items<'py>(&self, py: Python<'py>) -> Vec<(Option<&str>, Bound<'py, PyBytes>)> {
+        let body = |task: &Task| PyBytes::new(py, task.body().as_bytes());
+        self.tasks.iter().map(|task| (task.given_id().map(TaskId::as_str), body(task))).collect()
     }
 
     fn __len__(&self) -> usize {
@@ -96,7 +97,7 @@ fn weight(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
         return Err(bad_type(py, argument, ALLOWED, value));
     };
     match number {
-        Some(number) if (1..=1_000_000).contains(&number) => Ok(number),
+        Some(number) if Weight::new(number).is_ok() => Ok(number),
         _ => Err(bad_value(py, argument, ALLOWED, &shown(value))),
     }
 }
@@ -137,7 +138,7 @@ fn one<'py>(
     task: &Bound<'py, PyAny>,
     function: &Function<'_, 'py>,
     empty: &(Bound<'py, PyAny>, Bound<'py, PyAny>),
-) -> PyResult<(Task, Option<String>, Vec<u8>)> {
+) -> PyResult<Task> {
     let py = task.py();
     let at = || format!("tasks[{i}]");
     let dict = match task.cast::<PyDict>() {
@@ -180,12 +181,12 @@ fn one<'py>(
         let error = from_core(py, &error);
         bad_value(py, &at(), "small enough", &error.value(py).to_string())
     };
-    let mut ready = Task::with_body(Body::from_json(bytes.clone()).map_err(wrong)?);
+    let mut ready = Task::with_body(Body::from_json(bytes).map_err(wrong)?);
     ready = ready.weight(weighs).map_err(wrong)?;
-    if let Some(id) = &id {
-        ready = ready.id(TaskId::new(id.as_str()).map_err(wrong)?);
+    if let Some(id) = id {
+        ready = ready.id(TaskId::new(id).map_err(wrong)?);
     }
-    Ok((ready, id, bytes))
+    Ok(ready)
 }
 
 /// Whether the function takes these arguments.

@@ -42,6 +42,42 @@ def note(what, self, **more):
 '''
 
 
+# Tasks that many beds have.
+WORK = """
+@vtrr.task
+def work(self, seconds=0):
+    note("start", self)
+    time.sleep(seconds)
+    note("end", self)
+"""
+GATED = """
+@vtrr.task
+def gated(self):
+    note("start", self)
+    store.blpop("gate:" + NAME, timeout=60)
+    note("end", self)
+"""
+
+
+def starts(bed: Bed, id: str) -> list[dict[str, Any]]:
+    return [event for event in bed.events("start") if event["id"] == id]
+
+
+def ends(bed: Bed) -> list[str]:
+    """The ids of what has ended, in that order."""
+    return [event["id"] for event in bed.events("end")]
+
+
+def waiting_tickets(bed: Bed) -> int:
+    """How many messages wait in a broker without priorities."""
+    return int(bed.server.client(0).llen(bed.celery_queue))
+
+
+def letter_of(app: ModuleType, id: str) -> Any:
+    """The dead letter of a task, if it is one."""
+    return next((letter for letter in app.vtrr.dead_letters(limit=1000) if letter.id == id), None)
+
+
 class Bed:
     """Use: `app = bed.load(source of tasks)`, `bed.worker()`, `app.work.queue(...)`, `bed.events("end")`, `bed.drained()`.
 

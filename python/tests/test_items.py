@@ -10,7 +10,7 @@ import pytest
 from celery import states
 from celery.result import AsyncResult
 
-from bed import Bed
+from bed import Bed, letter_of
 from items import TASKS
 from servers import RedisServer, wait_for
 
@@ -41,10 +41,6 @@ def events_of(bed: Bed, what: str, id: str) -> list[dict[str, Any]]:
 
 def hooks_of(bed: Bed, id: str) -> list[str]:
     return [event["hook"] for event in events_of(bed, "hook", id)]
-
-
-def letter_of(app: ModuleType, id: str) -> Any:
-    return next((letter for letter in app.vtrr.dead_letters(limit=1000) if letter.id == id), None)
 
 
 def test_an_item_has_its_own_request(bed: Bed, app: ModuleType) -> None:

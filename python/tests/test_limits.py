@@ -10,7 +10,7 @@ import pytest
 from celery import states
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
-from bed import Bed
+from bed import Bed, letter_of
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
@@ -81,10 +81,6 @@ def app(limited: Any) -> ModuleType:
 
 def events_of(bed: Bed, id: str) -> list[str]:
     return [event["what"] for event in bed.events() if event["id"] == id]
-
-
-def letter_of(app: ModuleType, id: str) -> Any:
-    return next((letter for letter in app.vtrr.dead_letters(limit=1000) if letter.id == id), None)
 
 
 def check_killed(bed: Bed, app: ModuleType, result: Any, other: Any) -> None:

@@ -6,18 +6,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import redis
 from celery import states
 
-from bed import Bed
+from bed import GATED, WORK, Bed, ends, letter_of, waiting_tickets
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
-TASKS = '''
+TASKS = (
+    WORK
+    + GATED
+    + '''
 from vtrr_queue import ticket, tickets
 
 published = tickets.publish
@@ -32,18 +34,6 @@ def publish(task, **options):
 if "VANISHING" in os.environ:
     tickets.publish = publish
 
-@vtrr.task
-def work(self, seconds=0):
-    note("start", self)
-    time.sleep(seconds)
-    note("end", self)
-
-@vtrr.task
-def gated(self):
-    note("start", self)
-    store.blpop("gate:" + NAME, timeout=60)
-    note("end", self)
-
 if "OLD" in os.environ:
     ticket.UNKNOWN_SECONDS, ticket.UNKNOWN_MOST = 0.5, 1.0
 else:
@@ -51,6 +41,7 @@ else:
     def newtask(self):
         note("end", self)
 '''
+)
 
 
 @pytest.fixture
@@ -60,18 +51,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     folder.mkdir()
     with RedisServer(folder) as server:
         yield server
-
-
-def ends(bed: Bed) -> list[str]:
-    return [event["id"] for event in bed.events("end")]
-
-
-def letter_of(app: ModuleType, id: str) -> Any:
-    return next((letter for letter in app.vtrr.dead_letters() if letter.id == id), None)
-
-
-def waiting_tickets(bed: Bed) -> int:
-    return int(bed.server.client(0).llen(bed.celery_queue))
 
 
 def test_tickets_deleted_before_a_worker_starts(bed: Bed) -> None:

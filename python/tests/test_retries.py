@@ -11,7 +11,7 @@ import celery
 import pytest
 from celery import states
 
-from bed import Bed
+from bed import Bed, letter_of
 from servers import RedisServer, wait_for
 
 TASKS = '''
@@ -124,10 +124,6 @@ def runs(bed: Bed, id: str) -> list[dict[str, Any]]:
 
 def retries(bed: Bed, id: str) -> list[int]:
     return [event["retries"] for event in runs(bed, id)]
-
-
-def letter_of(app: ModuleType, id: str) -> Any:
-    return next((letter for letter in app.vtrr.dead_letters(limit=1000) if letter.id == id), None)
 
 
 def test_changed_arguments_arrive(bed_of: Bed, app: ModuleType) -> None:

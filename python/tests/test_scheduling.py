@@ -8,39 +8,23 @@ from typing import Any
 import pytest
 from celery import states
 
-from bed import Bed
+from bed import GATED, WORK, Bed, ends, waiting_tickets
 from servers import wait_for
 from vtrr_queue import tickets
 
-TASKS = """
-@vtrr.task
-def work(self, seconds=0):
-    note("start", self)
-    time.sleep(seconds)
-    note("end", self)
-
+TASKS = (
+    WORK
+    + GATED
+    + """
 @vtrr.task
 def other(self):
-    note("end", self)
-
-@vtrr.task
-def gated(self):
-    note("start", self)
-    store.blpop("gate:" + NAME, timeout=60)
     note("end", self)
 
 @app.task
 def plain():
     return "plain"
 """
-
-
-def ends(bed: Bed) -> list[str]:
-    return [event["id"] for event in bed.events("end")]
-
-
-def waiting_tickets(bed: Bed) -> int:
-    return int(bed.server.client(0).llen(bed.celery_queue))
+)
 
 
 def test_as_many_tickets_as_tasks_but_no_more_than_max_concurrency(bed: Bed) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.json import dumps
 
 from ._core import Queue
+from .body import next_arguments, tail
 from .tracing import DONE, fill_in, tracer_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def run_legacy(task: VTRRTask[Any, Any], id: str, payload: dict[str, Any], reque
         # As a task of the queue it is given back while it is unknown, then a dead letter.
         logger.warning("%s: no task %r here; 0.1.0's retry of it is queued", task.vtrr, payload["task_name"])
         item = {"id": id, "args": payload["args"], "kwargs": payload["kwargs"]}
-        extra = f',"retries":{int(request.get("retries") or 0)}'
+        extra = tail({"retries": int(request.get("retries") or 0)})
         prepared = Queue.prepare(PARTITION, [item], task_name=payload["task_name"], dumps=dumps, extra=extra)
         task.vtrr._run(task.vtrr._core.enqueue(prepared))
         return DONE
@@ -37,12 +38,8 @@ def run_legacy(task: VTRRTask[Any, Any], id: str, payload: dict[str, Any], reque
 
 def retry_by_broker(task: VTRRTask[Any, Any], args: Any, kwargs: Any, task_id: str, options: dict[str, Any]) -> Any:
     """Sends a retry as 0.1.0 does, so that its workers understand it."""
-    request = task.request_stack.top
-    payload = {
-        "task_name": task.name,
-        "args": list(request.args if args is None else args),
-        "kwargs": dict(request.kwargs if kwargs is None else kwargs),
-    }
+    args, kwargs = next_arguments(task, args, kwargs)
+    payload = {"task_name": task.name, "args": args, "kwargs": kwargs}
     options = {key: options.get(key) for key in ("countdown", "eta", "retries", "root_id", "parent_id", "reply_to")}
     return task.app.send_task(
         task.name,

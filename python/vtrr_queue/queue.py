@@ -15,10 +15,12 @@ from redis.exceptions import RedisError
 
 from . import client as redis_runner
 from ._core import Prepared, Queue
+from .body import tail
 from .errors import InvalidArgument, InvalidArgumentType, Unfinished
 from .results import Results, TaskResult
 from .task import VTRRTask, weave
 from .tickets import Issuer
+from .tracing import fill_in
 from .views import DeadLetter, Found, Purged, Stats
 
 P = ParamSpec("P")
@@ -267,7 +269,7 @@ class VTRRQueue:
             dumps=dumps,
             check=task.__header__ if task.typing else None,
             takes_id=task.takes_id,
-            extra="," + json.dumps(extra, separators=(",", ":"))[1:-1] if extra else "",
+            extra=tail(extra),
         )
 
     def _queue(self, task: VTRRTask[Any, Any], prepared: Prepared, request: str | None) -> Results:
@@ -301,11 +303,7 @@ class VTRRQueue:
                 results.append(done[id])
                 results.duplicates.append(id)
                 continue
-            args, kwargs = payload["args"], payload["kwargs"]
-            if task.takes_id:
-                from .tracing import fill_in
-
-                args, kwargs = fill_in(task, id, args, kwargs)
+            args, kwargs = fill_in(task, id, payload["args"], payload["kwargs"])
             done[id] = task.apply(args, kwargs, task_id=id)
             results.append(done[id])
         return results

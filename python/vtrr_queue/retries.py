@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import Any
 
 from kombu.utils.json import dumps
 
 from ._core import encode_call
+from .body import next_arguments, tail
 
 
 def delay_of(options: dict[str, Any]) -> float:
@@ -24,15 +24,8 @@ def delay_of(options: dict[str, Any]) -> float:
 
 def again(task: Any, payload: dict[str, Any], retries: int, args: Any, kwargs: Any) -> bytes:
     """The body of a task's next run."""
-    request = task.request_stack.top
     extra = {"retries": retries}
     for key in ("root_id", "parent_id", "reply_to"):
         if payload.get(key):
             extra[key] = payload[key]
-    return encode_call(
-        task.name,
-        list(request.args if args is None else args),
-        dict(request.kwargs if kwargs is None else kwargs),
-        dumps,
-        "," + json.dumps(extra, separators=(",", ":"))[1:-1],
-    )
+    return encode_call(task.name, *next_arguments(task, args, kwargs), dumps, tail(extra))

@@ -74,7 +74,7 @@ class Ticket:
         if delivery is None:
             logger.info("%s: %s is not to be run by this message any more", self.vtrr, self.id)
             return
-        self.hand.end(self.run_delivery(delivery, bound=True))
+        self.hand.end(self.run_delivery(delivery, loads(delivery.payload), self.task))
 
     def drain(self) -> bool:
         """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket
@@ -128,7 +128,7 @@ class Ticket:
             logger.error("%s: %s is set aside, its payload is unreadable: %r", self.vtrr, delivery.id, error)
             return (delivery.id, delivery.token, "fail", 0.0, f"unreadable payload: {error}".encode())
         if own is None:
-            delay = min(UNKNOWN_SECONDS * 2 ** min(delivery.deliveries - 1, 10), UNKNOWN_MOST)
+            delay = min(doubled(UNKNOWN_SECONDS, delivery), UNKNOWN_MOST)
             logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
             reason = f"no task {payload['task_name']!r} is registered"
             return (delivery.id, delivery.token, "release", delay, reason.encode())
@@ -137,7 +137,7 @@ class Ticket:
         if is_ours and (self.limited or limits.of_task(own)) and not self.suits(own):
             self.hand_over(own, delivery)
             return None
-        return self.run_delivery(delivery, payload=payload, own=own)
+        return self.run_delivery(delivery, payload, own)
 
     def suits(self, own: VTRRTask[Any, Any]) -> bool:
         """Whether a task under a time limit runs inside this ticket: where 0.1.0 may take any message for a ticket."""
@@ -148,7 +148,7 @@ class Ticket:
         back by itself if the message is lost. Beside 0.1.0 it goes back at once, and its message is a ticket like any."""
         beside = self.vtrr.tagging == "all"
         # Longer each time that its message came too late.
-        aside = 0.0 if beside else self.vtrr.lease * 2 ** min(delivery.deliveries - 1, 10)
+        aside = 0.0 if beside else doubled(self.vtrr.lease, delivery)
         self.hand.put_back()
         self.hand.end((delivery.id, delivery.token, "release", aside, None))
         if not self.settle():
@@ -161,13 +161,8 @@ class Ticket:
         except Exception as error:
             logger.warning("%s: no message could be sent for %s, it will come back: %r", self.vtrr, delivery.id, error)
 
-    def run_delivery(
-        self, delivery: Delivery, *, bound: bool = False, payload: dict[str, Any] | None = None, own: Any = None
-    ) -> Settling:
+    def run_delivery(self, delivery: Delivery, payload: dict[str, Any], own: Any) -> Settling:
         """Runs a task as itself and answers how to settle it."""
-        if payload is None:
-            payload = loads(delivery.payload)
-            own = self.task.app.tasks.get(payload["task_name"]) or self.task
         args, kwargs = fill_in(own, delivery.id, payload.get("args") or [], payload.get("kwargs") or {})
         retries: list[tuple[float, bytes]] = []
 
@@ -205,10 +200,10 @@ class Ticket:
             raise
         except Exception as error:
             # The tracer could not store the state, as while the result backend is down. That is not the task's fault.
-            delay = min(UNKNOWN_SECONDS * 2 ** min(delivery.deliveries - 1, 10), UNKNOWN_MOST)
+            delay = min(doubled(UNKNOWN_SECONDS, delivery), UNKNOWN_MOST)
             logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, delivery.id, delay, error)
             return (delivery.id, delivery.token, "release", delay, None)
-        if bound:
+        if self.token is not None:
             self.result = result
         return self.outcome(delivery, result.info, retries)
 
@@ -268,6 +263,11 @@ class Ticket:
             self.vtrr._run(command)
         except RedisError as error:
             logger.warning("%s: could not %s: %r", self.vtrr, what, error)
+
+
+def doubled(seconds: float, delivery: Delivery) -> float:
+    """Twice as long for each delivery before this one."""
+    return seconds * 2.0 ** min(delivery.deliveries - 1, 10)
 
 
 def in_words(error: BaseException) -> str:

@@ -81,7 +81,7 @@ class Sweeper(threading.Thread):
         self.due = 0.0
         # How many dead letters there had ever been at the last turn.
         self.died = 0
-        # Ids that Celery's own revoke has named so far.
+        # Ids that Celery's own revoke had named at the last turn; Celery bounds their number.
         self.revoked: set[str] = set()
 
     def run(self) -> None:
@@ -118,9 +118,9 @@ class Sweeper(threading.Thread):
         except Exception:
             return False  # it is being set up again
 
-    def safely(self, what: Any) -> None:
+    def safely(self, what: Any, *args: Any) -> None:
         try:
-            what()
+            what(*args)
         except Exception as error:
             logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
 
@@ -129,8 +129,8 @@ class Sweeper(threading.Thread):
         self.leading = self.leads()
         if self.leading:
             self.sweep()
-            self.top_up()
-            self.safely(self.tell_of_the_dead)
+            stats = self.top_up()
+            self.safely(self.tell_of_the_dead, stats)
 
     def leads(self) -> bool:
         """One of all workers at a time, by a lock that expires."""
@@ -160,16 +160,16 @@ class Sweeper(threading.Thread):
 
     def cancel_revoked(self) -> None:
         """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
-        revoked = set(state.revoked) - self.revoked
-        if revoked:
+        revoked = set(state.revoked)
+        new = revoked - self.revoked
+        if new:
             with forks.quiet():
-                self.vtrr.cancel(revoked)
-            self.revoked |= revoked
+                self.vtrr.cancel(new)
+        self.revoked = revoked
 
-    def tell_of_the_dead(self) -> None:
+    def tell_of_the_dead(self, stats: dict[str, Any]) -> None:
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
         say. Somebody may wait for the result."""
-        stats = self.run_command(self.vtrr._core.stats())
         died = stats["totals"].get("dead", 0)
         some = min(died - self.died, stats["dead"], MOST_LETTERS)
         if some > 0:
@@ -187,14 +187,14 @@ class Sweeper(threading.Thread):
                 kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
                 backend.mark_as_failure(letter["id"], kind(letter["error"]))
 
-    def top_up(self) -> None:
-        """Sends tickets for what waits, for the task that is next."""
-        stats = self.run_command(self.vtrr._core.stats())
+    def top_up(self) -> dict[str, Any]:
+        """Sends tickets for what waits, for the task that is next; answers the numbers that it saw."""
+        stats: dict[str, Any] = self.run_command(self.vtrr._core.stats())
         if stats["next_due"] is not None:
             self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
         queued = stats["queued"]
         if not queued:
-            return
+            return stats
         next_one = self.run_command(self.vtrr._core.peek(1))
         task = self.vtrr.tasks.get(name_in(next_one[0][3])) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
@@ -204,6 +204,7 @@ class Sweeper(threading.Thread):
             if sent:
                 # Workers that were free have them by then, and others may be.
                 self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
+        return stats
 
     def wait(self, seconds: float) -> bool:
         """Waits for tasks to be placed in the queue; answers whether any were."""

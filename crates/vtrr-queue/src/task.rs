@@ -138,6 +138,11 @@ impl Body {
         Self::from_json(format!("{{\"task_name\":{name},\"args\":{args},\"kwargs\":{kwargs}}}"))
     }
 
+    /// The text of the object.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The bytes that follow the payload's prefix: the object without its opening brace.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.0[1..]
@@ -178,6 +183,16 @@ impl Task {
     pub fn id(mut self, id: TaskId) -> Self {
         self.id = Some(id);
         self
+    }
+
+    /// The id of the caller's choice, if there is one.
+    pub fn given_id(&self) -> Option<&TaskId> {
+        self.id.as_ref()
+    }
+
+    /// What the task carries.
+    pub fn body(&self) -> &Body {
+        &self.body
     }
 }
 

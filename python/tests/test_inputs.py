@@ -305,6 +305,7 @@ CONSTRUCTOR = [
     ("sweep_interval", None, TypeError), ("burst", -0.1, ValueError), ("burst", "0", TypeError),
     ("tagging", "tail", ValueError), ("tagging", None, ValueError), ("tagging", ["head"], ValueError),
     ("retry_through", "celery", ValueError), ("retry_through", None, ValueError),
+    ("task_events", None, TypeError), ("task_events", 1, TypeError), ("task_events", "yes", TypeError),
     ("redis_client", None, TypeError), ("redis_client", "redis://localhost", TypeError),
     ("redis_client", redis.asyncio.Redis(), TypeError), ("redis_client", fakeredis.FakeAsyncRedis(), TypeError),
     ("celery_app", None, TypeError), ("celery_app", "app", TypeError), ("celery_app", Celery, TypeError),

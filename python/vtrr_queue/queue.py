@@ -82,6 +82,8 @@ class VTRRQueue:
         ``head``; or ``all``, for a queue that 0.1.0 works on too.
     retry_through
         ``queue``: retries wait their turn in the fair order. ``broker``: they go past it, as in 0.1.0.
+    task_events
+        Whether Flower and ``celery events`` see each task, not only messages. Two calls to the broker per task.
     """
 
     DEFAULT_MAX_CONCURRENCY = 4
@@ -100,6 +102,7 @@ class VTRRQueue:
         burst: float = 0.1,
         tagging: str = "head",
         retry_through: str = "queue",
+        task_events: bool = False,
     ) -> None:
         _check_text("name", name)
         _check_text("celery_queue", celery_queue)
@@ -110,6 +113,8 @@ class VTRRQueue:
         _check_number("burst", burst, 0, 60)
         _check_choice("tagging", tagging, "head", "all")
         _check_choice("retry_through", retry_through, "queue", "broker")
+        if not isinstance(task_events, bool):
+            raise InvalidArgumentType(f"task_events must be True or False, not {task_events!r} ({type(task_events).__name__})")
         if not callable(getattr(redis_client, "execute_command", None)) or _is_async(redis_client):
             raise InvalidArgumentType(
                 f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
@@ -134,6 +139,7 @@ class VTRRQueue:
         self.burst = float(burst)
         self.tagging = tagging
         self.retry_through = retry_through
+        self.task_events = task_events
         self.tasks: dict[str, VTRRTask[Any, Any]] = {}
         self._issuer = Issuer()
         self._join_workers()

@@ -11,7 +11,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
-from . import limits, tickets
+from . import events, limits, tickets
 from ._core import Delivery, Queue
 from .hand import MOST, SHORT_SECONDS, Hand, Settling
 from .legacy import retry_by_broker
@@ -194,6 +194,10 @@ class Ticket:
             "vtrr_retry": retry,
             "vtrr_partition": delivery.partition,
         }
+        # Celery itself sends those of a message.
+        shown = self.vtrr.task_events and self.token is None and own.send_events
+        if shown:
+            events.begun(own, request)
         try:
             result = tracer_of(own)(delivery.id, args, kwargs, request)
         except (SoftTimeLimitExceeded, MemoryError):
@@ -203,6 +207,8 @@ class Ticket:
             delay = min(doubled(UNKNOWN_SECONDS, delivery), UNKNOWN_MOST)
             logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, delivery.id, delay, error)
             return (delivery.id, delivery.token, "release", delay, None)
+        if shown:
+            events.ended(own, request, result)
         if self.token is not None:
             self.result = result
         return self.outcome(delivery, result.info, retries)

@@ -20,7 +20,7 @@ TASKS = (
     WORK
     + GATED
     + '''
-from vtrr_queue import ticket, tickets
+from vtrr_queue import run, tickets
 
 published = tickets.publish
 
@@ -35,7 +35,7 @@ if "VANISHING" in os.environ:
     tickets.publish = publish
 
 if "OLD" in os.environ:
-    ticket.UNKNOWN_SECONDS, ticket.UNKNOWN_MOST = 0.5, 1.0
+    run.PAUSE_SECONDS, run.PAUSE_MOST = 0.5, 1.0
 else:
     @vtrr.task
     def newtask(self):

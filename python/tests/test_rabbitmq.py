@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import TaskRevokedError
 
 from bed import Bed
 from rabbitmq import RabbitMQ
@@ -22,6 +24,10 @@ def work(self, n):
 @vtrr.task(time_limit=20)
 def limited(self, n):
     return n
+
+@vtrr.task
+def kills(self):
+    os.kill(os.getpid(), 9)
 """
 
 
@@ -59,6 +65,20 @@ def test_results_come_back_by_rpc(bed: Bed, rabbitmq: RabbitMQ) -> None:
     app = bed.load(TASKS)
     bed.worker()
     assert [result.get(timeout=20) for result in app.work.queue("a", [{"args": [n]} for n in range(6)])] == [*range(6)]
+
+
+def test_who_waits_by_rpc_is_told_of_what_is_cancelled_or_lost(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    bed.broker, bed.backend = rabbitmq.url, "rpc://"
+    app = bed.load(TASKS, max_deliveries=1, sweep_interval=1)
+    cancelled, kept = app.work.queue("a", [{"args": [0]}, {"args": [1]}])
+    cancelled.revoke()
+    with pytest.raises(TaskRevokedError):
+        cancelled.get(timeout=20)
+    bed.worker("prefork", 1)
+    assert kept.get(timeout=20) == 1
+    (killed,) = app.kills.queue("a", [{}])
+    with pytest.raises(WorkerLostError):
+        killed.get(timeout=30)
 
 
 def test_all_tickets_lost_and_still_everything_runs(bed: Bed, rabbitmq: RabbitMQ) -> None:

@@ -1,9 +1,25 @@
-"""What a stored task has beside its name and arguments, and the arguments of its next run."""
+"""A task as it is stored: what is read, what stands beside its name and arguments, and the arguments of its next
+run."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+from kombu.utils.json import loads
+
+
+def read(payload: bytes) -> dict[str, Any]:
+    """What a payload holds, whoever stored it, with all that a run relies on; else an error that says what is wrong."""
+    found = loads(payload)
+    if not isinstance(found, dict):
+        raise ValueError(f"it must be an object, not {found!r:.80}")
+    for field, kind, default in (("task_name", str, None), ("args", list, []), ("kwargs", dict, {}), ("retries", int, 0)):
+        if found.get(field) is None and default is not None:
+            found[field] = default.copy() if isinstance(default, (list, dict)) else default
+        if not isinstance(found.get(field), kind):
+            raise ValueError(f"{field} must be of type {kind.__name__}, not {found.get(field)!r:.80}")
+    return found
 
 
 def tail(fields: dict[str, Any]) -> str:

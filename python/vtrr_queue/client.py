@@ -7,10 +7,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from redis.client import NEVER_DECODE
-from redis.exceptions import AuthenticationError, AuthorizationError, ConnectionError, NoScriptError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
 
 if TYPE_CHECKING:
     from ._core import Command
+
+# What a client raises when its server does not do as asked; those of a cluster are no `RedisError`.
+ServerErrors = (RedisError, RedisClusterException)
 
 # Payloads are bytes, also from clients that decode.
 _RAW: dict[str, Any] = {NEVER_DECODE: True}

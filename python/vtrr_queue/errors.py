@@ -29,7 +29,8 @@ class InvalidArgumentType(VtrrError, TypeError):
 
 
 class IdConflict(VtrrError, ValueError):
-    """A task id is alive in another partition; nothing of the call was stored."""
+    """A task id is alive in another partition. Nothing was stored of a call of up to 1,000 tasks; of a longer one the
+    pieces before, as its attribute ``unfinished`` says."""
 
 
 class WrongMode(VtrrError):
@@ -46,8 +47,8 @@ class ProtocolError(VtrrError):
 
 @dataclass(frozen=True)
 class Unfinished:
-    """How far a ``.queue()`` got that ended in an error of the Redis client: the attribute ``unfinished`` of that
-    error.
+    """How far a ``.queue()`` got that ended in an error of the Redis client, or in an ``IdConflict``: the attribute
+    ``unfinished`` of that error.
 
     Repeated within 60 s with ``request`` and these ids, the call stores the rest and charges nothing twice.
     """

@@ -122,6 +122,11 @@ def _keeper() -> _Keeper:
     return _current
 
 
+def is_here() -> bool:
+    """Whether this is the main process of a worker: where pools without processes run tasks."""
+    return _current is not None and _current.pid == os.getpid()
+
+
 def nonce() -> str:
     """Names this process start; no other has it."""
     return _keeper().nonce

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 # The worker's own, noted by its main process before it forks: no task shows them.
 _worker: dict[str, Any] = {}
@@ -41,3 +44,15 @@ def of_task(task: Any) -> bool:
 def same(one: Any, other: Any) -> bool:
     """Whether Celery enforces the same limits on messages of either task."""
     return (one.time_limit, one.soft_time_limit) == (other.time_limit, other.soft_time_limit)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether it is how gevent and eventlet end what takes too long."""
+    kinds = [getattr(sys.modules.get(name), "Timeout", None) for name in ("gevent", "eventlet")]
+    return any(kind is not None and isinstance(error, kind) for kind in kinds)
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether it is how a worker is stopped, rather than something that a task has raised."""
+    killed = getattr(sys.modules.get("greenlet"), "GreenletExit", WorkerTerminate)
+    return isinstance(error, (WorkerShutdown, WorkerTerminate, KeyboardInterrupt, killed))

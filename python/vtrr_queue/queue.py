@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -11,12 +9,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from celery import Celery
 from celery.backends.rpc import RPCBackend
 from kombu.utils.json import dumps, loads
-from redis.exceptions import RedisError
 
+from . import backend
 from . import client as redis_runner
 from ._core import Prepared, Queue
-from .body import tail
-from .errors import InvalidArgument, InvalidArgumentType, Unfinished
+from .body import read, tail
+from .checks import check_choice, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
+from .errors import InvalidArgument, InvalidArgumentType, Unfinished, VtrrError
 from .results import Results, TaskResult
 from .task import VTRRTask, weave
 from .tickets import Issuer
@@ -104,18 +103,18 @@ class VTRRQueue:
         retry_through: str = "queue",
         task_events: bool = False,
     ) -> None:
-        _check_text("name", name)
-        _check_text("celery_queue", celery_queue)
-        _check_number("max_concurrency", max_concurrency, 1, 1_000_000, whole=True)
-        _check_number("lease", lease, 1, 86_400)
-        _check_number("max_deliveries", max_deliveries, 1, 1_000_000, whole=True)
-        _check_number("sweep_interval", sweep_interval, 0.1, 3_600)
-        _check_number("burst", burst, 0, 60)
-        _check_choice("tagging", tagging, "head", "all")
-        _check_choice("retry_through", retry_through, "queue", "broker")
+        check_text("name", name)
+        check_text("celery_queue", celery_queue)
+        check_number("max_concurrency", max_concurrency, 1, 1_000_000, whole=True)
+        check_number("lease", lease, 1, 86_400)
+        check_number("max_deliveries", max_deliveries, 1, 1_000_000, whole=True)
+        check_number("sweep_interval", sweep_interval, 0.1, 3_600)
+        check_number("burst", burst, 0, 60)
+        check_choice("tagging", tagging, "head", "all")
+        check_choice("retry_through", retry_through, "queue", "broker")
         if not isinstance(task_events, bool):
             raise InvalidArgumentType(f"task_events must be True or False, not {task_events!r} ({type(task_events).__name__})")
-        if not callable(getattr(redis_client, "execute_command", None)) or _is_async(redis_client):
+        if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
             raise InvalidArgumentType(
                 f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
                 f"({type(redis_client).__name__})"
@@ -123,7 +122,7 @@ class VTRRQueue:
         if not isinstance(celery_app, Celery):
             raise InvalidArgumentType(f"celery_app must be a Celery app, not {celery_app!r} ({type(celery_app).__name__})")
         self._core = Queue(name, tagging)
-        if _is_cluster(redis_client) and not self._core.is_one_slot:
+        if is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(
                 "name must be in braces on Redis Cluster, which keeps the queue's keys in one slot, "
                 f'like "{{{name}}}", not {name!r}'
@@ -172,8 +171,8 @@ class VTRRQueue:
         base = weave(options.pop("base", None) or self.celery_app.Task)
 
         def decorate(fn: Callable[..., Any]) -> Any:
-            _check_function(fn)
-            task = self.celery_app.task(bind=True, base=base, shared=False, vtrr=self, takes_id=_takes_id(fn), **options)(fn)
+            check_function(fn)
+            task = self.celery_app.task(bind=True, base=base, shared=False, vtrr=self, takes_id=takes_id(fn), **options)(fn)
             name = options.get("name") or self.celery_app.gen_task_name(fn.__name__, fn.__module__)
             self.tasks[name] = task
             return task
@@ -186,15 +185,17 @@ class VTRRQueue:
 
         The state of a task that was taken out becomes REVOKED.
         """
-        wanted = _check_ids(ids)
+        wanted = check_ids(ids)
         answers: dict[str, str] = {}
         for start in range(0, len(wanted), 1000):
             some = wanted[start : start + 1000]
-            for id, answer in zip(some, self._run(self._core.cancel(some)), strict=True):
-                answers[str(id)] = answer
-        for id, answer in answers.items():
-            if answer == "done":
-                self.celery_app.backend.mark_as_revoked(id, "revoked")
+            command = self._core.cancel(some)
+            # Whoever waits on `rpc://` can be found only in what is about to go.
+            known = {str(id): self._payload(id) for id in some} if isinstance(self.celery_app.backend, RPCBackend) else {}
+            for id, answer in zip(map(str, some), self._run(command), strict=True):
+                answers[id] = answer
+                if answer == "done":
+                    backend.store_revoked(self.celery_app.backend, id, known.get(id) or {})
         return answers
 
     def purge(self, partition_key: object | None = None) -> Purged:
@@ -205,6 +206,13 @@ class VTRRQueue:
     def stats(self) -> Stats:
         """The queue in numbers, at O(1)."""
         return Stats(**self._run(self._core.stats()))
+
+    def _payload(self, id: object) -> dict[str, Any]:
+        found = self.find(id)
+        try:
+            return read(found.payload) if found else {}
+        except (ValueError, TypeError):
+            return {}
 
     def find(self, id: object) -> Found | None:
         """Where a task is; None if it is done, cancelled or was never there."""
@@ -220,25 +228,25 @@ class VTRRQueue:
 
     def dead_letters(self, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Tasks that failed for good, oldest first; ``limit`` from 1 to 1,000. 10,000 are kept, for 30 days."""
-        _check_number("offset", offset, 0, 1_000_000_000, whole=True)
-        _check_number("limit", limit, 1, 1_000, whole=True)
+        check_number("offset", offset, 0, 1_000_000_000, whole=True)
+        check_number("limit", limit, 1, 1_000, whole=True)
         return [DeadLetter(**letter) for letter in self._run(self._core.dead_letters(offset, limit))]
 
     def redrive(self, ids: Iterable[object]) -> list[bool]:
         """Puts up to 1,000 dead letters back into the queue; answers which there were."""
-        wanted = _check_ids(ids)
+        wanted = check_ids(ids)
         flags: list[bool] = self._run(self._core.redrive(wanted)) if wanted else []
         return flags
 
     def discard(self, ids: Iterable[object]) -> list[bool]:
         """Deletes up to 1,000 dead letters; answers which there were."""
-        wanted = _check_ids(ids)
+        wanted = check_ids(ids)
         flags: list[bool] = self._run(self._core.discard(wanted)) if wanted else []
         return flags
 
     def set_share(self, partition_key: object, share: float = 1) -> None:
         """What a partition is entitled to, relative to others: from 0.001 to 1,000."""
-        _check_number("share", share, 0.001, 1_000)
+        check_number("share", share, 0.001, 1_000)
         self._run(self._core.set_share(partition_key, share))
 
     def flatten(self) -> dict[str, int]:
@@ -280,25 +288,27 @@ class VTRRQueue:
 
     def _queue(self, task: VTRRTask[Any, Any], prepared: Prepared, request: str | None) -> Results:
         if request is not None:
-            _check_text("request", request)
+            check_text("request", request)
         if not len(prepared):
             return Results()
         if self.celery_app.conf.task_always_eager:
             return self._run_eagerly(task, prepared)
         command = self._core.enqueue(prepared, request)
-        backend = self.celery_app.backend
-        if isinstance(backend, RPCBackend):
+        results = self.celery_app.backend
+        if isinstance(results, RPCBackend):
             # The queue of replies must be there before the first reply. Once is enough.
             with self.celery_app.producer_or_acquire() as producer:
-                backend.on_task_call(producer, command.ids[0])
+                results.on_task_call(producer, command.ids[0])
         try:
             duplicates = self._run(command)
-        except RedisError as error:
+        except Exception as error:
             request, stored = command.unfinished or ("", 0)
             error.unfinished = Unfinished(request, command.ids, stored)  # type: ignore[attr-defined]
+            if stored and isinstance(error, VtrrError):
+                self._issuer.issue(task, stored)
             raise
         self._issuer.issue(task, len(prepared) - len(duplicates))
-        return Results([TaskResult(id, self, backend) for id in command.ids], duplicates)
+        return Results([TaskResult(id, self, results) for id in command.ids], duplicates)
 
     def _run_eagerly(self, task: VTRRTask[Any, Any], prepared: Prepared) -> Results:
         results, done = Results(), dict[str, Any]()
@@ -328,64 +338,3 @@ class VTRRQueue:
                 )  # fmt: skip
         app.vtrr_queues.append(self)
         app.steps["worker"].add(VTRRStep)
-
-
-def _check_function(fn: Any) -> None:
-    if not callable(fn):
-        raise InvalidArgumentType(f"@vtrr.task must be given a function, not {fn!r}; a name is @vtrr.task(name=…)")
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return
-    if not any(it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD, it.VAR_POSITIONAL) for it in parameters):
-        raise InvalidArgumentType(f"{fn.__name__}() must take the task itself as its first parameter: def {fn.__name__}(self, …)")
-
-
-def _takes_id(fn: Callable[..., Any]) -> bool:
-    """Whether the parameter after ``self`` is named ``task_id``, as in the README of 0.1.0."""
-    try:
-        names = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        return False
-    return names[1:2] == ["task_id"]
-
-
-def _is_cluster(client: Any) -> bool:
-    from redis.cluster import RedisCluster
-
-    return isinstance(client, RedisCluster)
-
-
-def _is_async(client: Any) -> bool:
-    import redis.asyncio
-
-    return isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
-
-
-def _check_ids(ids: Any) -> list[Any]:
-    """One text alone would be taken for ids of one character each."""
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise InvalidArgumentType(f"ids must be a list of ids, not {ids!r} ({type(ids).__name__})")
-    return list(ids)
-
-
-def _check_choice(argument: str, value: Any, *allowed: str) -> None:
-    if value not in allowed:
-        raise InvalidArgument(f"{argument} must be {' or '.join(map(json.dumps, allowed))}, not {value!r}")
-
-
-def _check_text(argument: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InvalidArgumentType(f"{argument} must be text, not {value!r} ({type(value).__name__})")
-    if not value:
-        raise InvalidArgument(f"{argument} must be text of at least one character, not empty")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidArgument(f"{argument} must be text without lone surrogates, not {value!r}")
-
-
-def _check_number(argument: str, value: Any, least: float, most: float, *, whole: bool = False) -> None:
-    allowed = f"{'an integer' if whole else 'a number'} from {least:g} to {most:,g}"
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise InvalidArgumentType(f"{argument} must be {allowed}, not {value!r} ({type(value).__name__})")
-    if not least <= value <= most:
-        raise InvalidArgument(f"{argument} must be {allowed}, not {value!r}")

@@ -57,14 +57,13 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
         return AsyncResult, self.__reduce_args__()
 
     def revoke(self, *args: Any, **kwargs: Any) -> None:
-        """Cancels the task if it still waits, in the store, so for good; then tells the workers, as Celery does.
+        """Cancels the task if it still waits, in the store, so for good; else tells the workers, as Celery does: one
+        that runs is left alone, and its retries are not run.
 
         Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its
         own.
         """
-        answer = self.vtrr.cancel([self.id])[self.id]
-        # One that runs is left alone, and its state with it.
-        if answer != "done" and (answer != "leased" or kwargs.get("terminate")):
+        if self.vtrr.cancel([self.id])[self.id] != "done":
             super().revoke(*args, **kwargs)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery import bootsteps, states
+from celery import bootsteps
 from celery.worker import state
 
-from . import forks, keeper, limits, tickets
+from . import backend, forks, keeper, limits, tickets
+from .body import read
+from .errors import VtrrError
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -27,7 +28,7 @@ DUE_SECONDS = 0.05
 RAMP_SECONDS = 0.2
 MAINTAIN_SECONDS = 1.0
 # How the errors of dead letters begin that did not come from a run of the task; and how many of them a turn looks at.
-UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded")
+UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded", "Reject:")
 MOST_LETTERS = 100
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
@@ -161,11 +162,20 @@ class Sweeper(threading.Thread):
     def cancel_revoked(self) -> None:
         """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
         revoked = set(state.revoked)
-        new = revoked - self.revoked
+        new = [id for id in revoked - self.revoked if self.could_be_ours(id)]
+        answers: dict[str, str] = {}
         if new:
             with forks.quiet():
-                self.vtrr.cancel(new)
-        self.revoked = revoked
+                answers = self.vtrr.cancel(new)
+        # One that runs is looked at again: it may ask for a retry.
+        self.revoked = {id for id in revoked if answers.get(id) != "leased"}
+
+    def could_be_ours(self, id: Any) -> bool:
+        try:
+            self.vtrr._core.find(id)
+        except VtrrError:
+            return False
+        return True
 
     def tell_of_the_dead(self, stats: dict[str, Any]) -> None:
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
@@ -177,15 +187,16 @@ class Sweeper(threading.Thread):
             for letter in letters:
                 if letter["error"].startswith(UNTOLD):
                     self.tell(letter)
+        # Not if the backend failed: then they are told of at the next turn.
         self.died = died
 
     def tell(self, letter: dict[str, Any]) -> None:
-        task = self.vtrr.tasks.get(name_in(letter["payload"]))
-        backend = self.vtrr.celery_app.backend
-        with forks.quiet():
-            if (task is None or not task.ignore_result) and backend.get_state(letter["id"]) not in states.READY_STATES:
-                kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
-                backend.mark_as_failure(letter["id"], kind(letter["error"]))
+        payload = payload_of(letter["payload"])
+        task = self.vtrr.tasks.get(payload.get("task_name", ""))
+        kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
+        if task is None or not task.ignore_result:
+            with forks.quiet():
+                backend.store_failure(self.vtrr.celery_app.backend, letter["id"], kind(letter["error"]), payload)
 
     def top_up(self) -> dict[str, Any]:
         """Sends tickets for what waits, for the task that is next; answers the numbers that it saw."""
@@ -196,7 +207,7 @@ class Sweeper(threading.Thread):
         if not queued:
             return stats
         next_one = self.run_command(self.vtrr._core.peek(1))
-        task = self.vtrr.tasks.get(name_in(next_one[0][3])) if next_one else None
+        task = self.vtrr.tasks.get(payload_of(next_one[0][3]).get("task_name", "")) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             with forks.quiet():
@@ -235,9 +246,9 @@ def can_listen(client: Any) -> bool:
     return int(getattr(pool, "max_connections", None) or SPARE) >= SPARE
 
 
-def name_in(payload: bytes) -> str:
-    """The task name in a payload; empty if it cannot be read: it is set aside when it is dequeued."""
+def payload_of(payload: bytes) -> dict[str, Any]:
+    """What is in a payload; nothing if it cannot be read: then it is set aside when it is dequeued."""
     try:
-        return str(json.loads(payload)["task_name"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        return read(payload)
+    except (ValueError, TypeError):
+        return {}

@@ -1,0 +1,268 @@
+"""How a run may end beside returning or raising: each end is stored once, and nothing is done again without a reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from celery.exceptions import Reject, TaskRevokedError
+
+from bed import WORK, Bed, ends, letter_of, starts
+from servers import wait_for
+from vtrr_queue import IdConflict, tickets
+
+TASKS = (
+    WORK
+    + """
+import sys
+from celery import Task
+from celery.exceptions import Ignore, Reject
+
+class Clumsy(Task):
+    def on_failure(self, *_):
+        raise RuntimeError("the mail server is down")
+
+    def on_success(self, *_):
+        raise RuntimeError("the mail server is down")
+
+@vtrr.task(base=Clumsy)
+def clumsy(self, fails):
+    note("start", self)
+    if fails:
+        raise ValueError("as told")
+    return "fine"
+
+@vtrr.task(base=Clumsy, ignore_result=True)
+def silent(self):
+    note("start", self)
+    raise ValueError("as told")
+
+@vtrr.task
+def exits(self):
+    note("start", self)
+    sys.exit("the command is over")
+
+@vtrr.task
+def again(self, how):
+    note("start", self)
+    if self.request.retries:
+        return "again"
+    if how == "returns":
+        self.retry(countdown=0, throw=False)
+    elif how == "swallows":
+        try:
+            self.retry(countdown=0)
+        except Exception:
+            return "swallowed"
+    elif how == "ignores":
+        self.retry(countdown=0, throw=False)
+        raise Ignore()
+    return "first"
+
+@vtrr.task
+def asks(self, how):
+    note("start", self)
+    if how == "too much":
+        raise self.retry(args=["x" * 5_000_000])
+    if how == "no JSON":
+        raise self.retry(args=[{1, 2}])
+    raise self.retry(countdown=float("inf"))
+
+@vtrr.task
+def rejects(self):
+    note("start", self)
+    raise Reject("not mine", requeue=False)
+
+@vtrr.task
+def waits(self):
+    note("start", self)
+    store.blpop("gate:" + NAME, timeout=30)
+    if self.request.retries < 3:
+        raise self.retry(countdown=1)
+
+@vtrr.task(soft_time_limit=60, max_retries=5)
+def limited(self):
+    note("start", self)
+    if self.request.retries < 4:
+        raise self.retry(countdown=0)
+    note("end", self)
+"""
+)
+
+POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
+
+
+def letter(app: Any, id: str) -> Any:
+    found = wait_for(lambda: letter_of(app, id))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_hook_that_fails_does_not_run_its_task_again(bed: Bed, pool: str) -> None:
+    app = bed.load(TASKS)
+    bed.worker(pool, 2)
+    (failed,) = app.clumsy.queue("a", [{"args": [True]}])
+    (fine,) = app.clumsy.queue("a", [{"args": [False]}])
+    (silent,) = app.silent.queue("a", [{}])
+    bed.drained()
+    assert len(bed.events("start")) == 3
+    assert failed.state == "FAILURE"
+    assert fine.state in ("SUCCESS", "FAILURE"), "Celery's versions differ"
+    assert app.vtrr.find(fine.id) is None or fine.state == "FAILURE"
+    assert {letter(app, it.id).deliveries for it in (failed, silent)} == {1}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_ends_whatever_runs_it_is_given_up_in_the_end(bed: Bed, pool: str) -> None:
+    app = bed.load(TASKS, max_deliveries=2, sweep_interval=1)
+    bed.worker(pool, 1 if pool == "solo" else 2)
+    (exits,) = app.exits.queue("a", [{}])
+    (other,) = app.work.queue("b", [{}])
+    bed.drained()
+    assert len(starts(bed, exits.id)) == 2
+    assert letter(app, exits.id).error.startswith("poison")
+    wait_for(lambda: exits.state == "FAILURE")
+    assert ends(bed) == [other.id]
+
+
+@pytest.mark.parametrize("how", ["returns", "swallows", "ignores"])
+def test_a_retry_counts_whatever_the_task_does_then(bed: Bed, how: str) -> None:
+    app = bed.load(TASKS)
+    bed.worker("threads", 1)
+    (result,) = app.again.queue("a", [{"args": [how]}])
+    bed.drained()
+    assert len(starts(bed, result.id)) == 2
+
+
+@pytest.mark.parametrize("how", ["too much", "no JSON", "never"])
+def test_a_retry_that_cannot_be_stored_is_a_failure(bed: Bed, how: str) -> None:
+    app = bed.load(TASKS)
+    # Short ones before and after it, which are taken together with it.
+    before = app.work.queue("a", [{} for _ in range(20)])
+    (asks,) = app.asks.queue("a", [{"args": [how]}])
+    after = app.work.queue("a", [{} for _ in range(20)])
+    bed.worker("prefork", 1)
+    bed.drained()
+    assert len(starts(bed, asks.id)) == 1
+    assert sorted(ends(bed)) == sorted(it.id for it in [*before, *after])
+    assert letter(app, asks.id).deliveries == 1
+    with pytest.raises(Reject):
+        asks.get(timeout=10)
+
+
+def test_a_rejected_task_is_a_failure_for_who_waits(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    bed.worker("prefork", 1)
+    (result,) = app.rejects.queue("a", [{}])
+    with pytest.raises(Reject, match="not mine"):
+        result.get(timeout=10)
+    assert letter(app, result.id).deliveries == 1
+
+
+@pytest.mark.parametrize("field", [{"args": 5}, {"kwargs": [1]}, {"retries": "x"}, {"task_name": 7}])
+def test_what_others_store_wrongly_harms_nobody_else(bed: Bed, field: dict[str, Any]) -> None:
+    app = bed.load(TASKS)
+    before = app.work.queue("a", [{} for _ in range(20)])
+    # As 0.1.0 stores it, or anybody.
+    payload = {"task_name": app.work.name, "args": [], "kwargs": {}, **field}
+    bed.store.hset(bed.key("task"), "odd", json.dumps(payload))
+    bed.store.zadd(bed.key("queue"), {"odd": 1.5})
+    bed.worker("prefork", 1)
+    bed.drained()
+    assert sorted(ends(bed)) == sorted(it.id for it in before)
+    assert letter(app, "odd").error.startswith(f"unreadable payload: {next(iter(field))} must be")
+
+
+def test_one_delivery_only_is_of_tasks_that_have_begun(bed: Bed) -> None:
+    app = bed.load(
+        TASKS
+        + """
+@vtrr.task
+def kills(self):
+    os.kill(os.getpid(), 9)
+""",
+        max_deliveries=1,
+    )
+    before = app.work.queue("a", [{} for _ in range(50)])
+    (kills,) = app.kills.queue("a", [{}])
+    after = app.work.queue("a", [{} for _ in range(50)])
+    bed.worker("prefork", 1)
+    bed.drained()
+    assert [it.id for it in app.vtrr.dead_letters()] == [kills.id]
+    assert ends(bed) == [it.id for it in [*before, *after]]
+
+
+def test_the_retries_of_a_revoked_task_do_not_run(bed: Bed) -> None:
+    app = bed.load(TASKS, sweep_interval=0.2)
+    bed.worker("prefork", 2)
+    (result,) = app.waits.queue("a", [{}])
+    wait_for(lambda: starts(bed, result.id))
+    # Nor do ids that no task can have keep others from being revoked.
+    app.app.control.revoke(["", "x" * 600, "with\0nul"])
+    result.revoke()
+    bed.store.rpush("gate:" + bed.name, 1)
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=10)
+    bed.drained()
+    assert len(starts(bed, result.id)) == 1
+
+
+def test_a_task_under_a_limit_is_back_soon_when_its_message_could_not_be_sent(bed: Bed) -> None:
+    app = bed.load(
+        TASKS
+        + """
+from vtrr_queue import tickets
+
+published = tickets.publish_bound
+
+def publish_bound(task, id, token):
+    if store.incr("bound:" + NAME) == 5:
+        raise OSError("no broker")
+    published(task, id, token)
+
+tickets.publish_bound = publish_bound
+""",
+        sweep_interval=1,
+        lease=300,
+    )
+    bed.worker("prefork", 1)
+    (result,) = app.limited.queue("a", [{}])
+    bed.drained()
+    assert ends(bed) == [result.id]
+    assert int(bed.store.get("bound:" + bed.name) or 0) == 6
+
+
+def test_a_long_call_that_meets_a_conflict_says_how_far_it_got(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    app.work.queue("b", [{"id": "taken"}])
+    tasks: list[dict[str, Any]] = [{} for _ in range(1500)]
+    tasks[1200] = {"id": "taken"}
+    with pytest.raises(IdConflict, match="taken") as raised:
+        app.work.queue("a", tasks)
+    unfinished = raised.value.unfinished  # type: ignore[attr-defined]
+    assert (unfinished.stored, len(unfinished.ids)) == (1000, 1500)
+    assert app.vtrr.stats().queued == 1001
+    assert tickets.count(app.app, bed.celery_queue) == 4
+    # Mended, it stores the rest and nothing twice.
+    ids = [*unfinished.ids[:1200], "free", *unfinished.ids[1201:]]
+    results = app.work.queue("a", [{"id": id} for id in ids], request=unfinished.request)
+    assert [it.id for it in results] == ids
+    assert app.vtrr.stats().totals == {"enqueued": 1501}
+
+
+def test_without_a_backend_the_dead_are_not_told_of(bed: Bed) -> None:
+    bed.backend = "disabled://"
+    app = bed.load(TASKS, max_deliveries=1, sweep_interval=0.3)
+    worker = bed.worker("prefork", 1)
+    (exits,) = app.exits.queue("a", [{}])
+    letter(app, exits.id)
+    app.work.queue("a", [{}])
+    bed.drained()
+    wait_for(lambda: int(bed.store.pttl(bed.key("sweeper"))) > 0)
+    (again,) = app.work.queue("a", [{"kwargs": {"seconds": 1}}])
+    wait_for(lambda: again.id in ends(bed))
+    assert "tell_of_the_dead" not in worker.log()
+    app.work.queue("a", [{"id": "late"}])
+    assert app.vtrr.cancel(["late"]) in ({"late": "done"}, {"late": "leased"}, {"late": "gone"})

@@ -1,0 +1,146 @@
+"""The run of one task of the queue as itself, by Celery's own tracer; and how to settle it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+
+from . import backend, events
+from ._core import Delivery
+from .legacy import retry_by_broker
+from .retries import again, delay_of
+from .tracing import fill_in, tracer_of
+
+if TYPE_CHECKING:
+    from .hand import Settling
+    from .queue import VTRRQueue
+
+logger = logging.getLogger(__name__)
+
+# What cannot be run now is given back for so long, doubling.
+PAUSE_SECONDS, PAUSE_MOST = 5.0, 60.0
+# What a task's request has of its message's. Other headers are those of whoever queued when the ticket was sent.
+KEPT = ("lang", "timelimit", "origin", "hostname", "delivery_info", "is_eager", "utc", "loglevel", "logfile")
+
+
+class Run:
+    """A delivery whose payload names the task ``own``. The message is the task's, or it is a ticket."""
+
+    def __init__(
+        self,
+        vtrr: VTRRQueue,
+        message: dict[str, Any],
+        delivery: Delivery,
+        payload: dict[str, Any],
+        own: Any,
+        *,
+        is_message: bool,
+    ) -> None:
+        self.vtrr = vtrr
+        self.delivery = delivery
+        self.payload = payload
+        self.own = own
+        # Celery itself sends the events of a message.
+        self.shown = vtrr.task_events and not is_message and own.send_events
+        # What Celery's tracer has answered.
+        self.result: Any = None
+        # The last retry that was asked for: seconds and body.
+        self.again: tuple[float, bytes] | None = None
+        args, kwargs = fill_in(own, delivery.id, payload["args"], payload["kwargs"])
+        self.request = {
+            **{key: message[key] for key in KEPT if key in message},
+            "id": delivery.id,
+            "task": own.name,
+            "args": args,
+            "kwargs": kwargs,
+            "retries": payload["retries"],
+            "root_id": payload.get("root_id") or delivery.id,
+            "parent_id": payload.get("parent_id"),
+            "reply_to": payload.get("reply_to"),
+            "correlation_id": delivery.id,
+            "ignore_result": own.ignore_result,
+            "shadow": None,
+            # Not None: Celery would make custom headers of what it does not know, and these travel with retries.
+            "headers": {},
+            "delivery_info": {
+                **(message.get("delivery_info") or {}),
+                "redelivered": delivery.deliveries > 1,
+            },
+            "vtrr_retry": self.retry,
+            "vtrr_partition": delivery.partition,
+        }
+
+    def settling(self) -> Settling:
+        """Runs the task and answers how to settle it."""
+        if self.shown:
+            events.begun(self.own, self.request)
+        try:
+            tracer = tracer_of(self.own)
+            self.result = tracer(self.delivery.id, self.request["args"], self.request["kwargs"], self.request)
+        except (SoftTimeLimitExceeded, MemoryError):
+            raise
+        except Exception as error:
+            return self.retried() or self.escaped(error)
+        if self.shown:
+            events.ended(self.own, self.request, self.result)
+        info = self.result.info
+        return self.outcome(states.SUCCESS, None) if info is None else self.outcome(info.state, info.retval)
+
+    def retry(self, task: Any, args: Any, kwargs: Any, task_id: str, options: dict[str, Any]) -> Any:
+        """Stands in for `apply_async` where a task asks to be run again."""
+        if self.vtrr.retry_through == "broker":
+            return retry_by_broker(task, args, kwargs, task_id, options)
+        delay, body = delay_of(options), again(task, self.payload, options["retries"], args, kwargs)
+        # What cannot be stored is refused here, where Celery makes a failure of the task of it.
+        self.vtrr._core.settle([self.end("retry", delay, body)])
+        self.again = delay, body
+        return task.AsyncResult(task_id)
+
+    def end(self, outcome: str, delay: float = 0.0, text: bytes | None = None) -> Settling:
+        return (self.delivery.id, self.delivery.token, outcome, delay, text)
+
+    def retried(self) -> Settling | None:
+        """A retry counts whatever the task did after it had asked for it: Celery would have sent the message by
+        then."""
+        return self.end("retry", *self.again) if self.again else None
+
+    def outcome(self, state: str, error: Any) -> Settling:
+        if state == states.REJECTED and getattr(error, "requeue", False):
+            return self.end("release")
+        if (retried := self.retried()) is not None:
+            return retried
+        if state == states.REJECTED:
+            backend.store_rejection(self.own, self.request, error)
+        if state in (states.FAILURE, states.REJECTED):
+            return self.end("fail", text=in_words(error).encode(errors="replace"))
+        return self.end("ack")
+
+    def escaped(self, error: Exception) -> Settling:
+        """After an error that left Celery's tracer: one of a hook, when the state was stored already, or of a backend
+        that could not store it. The latter is not the task's fault."""
+        if isinstance(error, Reject) and error.requeue:
+            return self.end("release")
+        id, state = self.delivery.id, backend.stored_state(self.own, self.delivery.id)
+        if state in states.READY_STATES:
+            logger.error("%s: a hook of %s failed: %r", self.vtrr, id, error)
+            return self.outcome(str(state), error)
+        delay = pause_before(self.delivery)
+        logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, id, delay, error)
+        # From a backend that is down it takes no harm; one that answers may refuse it for ever.
+        reason = f"its state could not be stored: {in_words(error)}".encode(errors="replace")
+        return self.end("release", delay, None if state is None else reason)
+
+
+def pause_before(delivery: Delivery) -> float:
+    """Seconds until a task that cannot be run now is delivered again: twice as long each time."""
+    return min(PAUSE_SECONDS * 2.0 ** min(delivery.deliveries - 1, 10), PAUSE_MOST)
+
+
+def in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: (its text cannot be had)"

@@ -53,8 +53,6 @@ def reply_to(payload: dict[str, Any], id: str) -> Context:
 
 def store_failure(backend: Any, id: str, error: Exception, payload: dict[str, Any]) -> None:
     """FAILURE for a task that no run could give it."""
-    if isinstance(backend, DisabledBackend):
-        return
     if not keeps_states(backend) or backend.get_state(id) not in states.READY_STATES:
         backend.mark_as_failure(id, error, request=reply_to(payload, id))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
@@ -126,6 +127,81 @@ def test_a_task_that_ends_whatever_runs_it_is_given_up_in_the_end(bed: Bed, pool
     assert letter(app, exits.id).error.startswith("poison")
     wait_for(lambda: exits.state == "FAILURE")
     assert ends(bed) == [other.id]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_an_end_whose_words_cannot_be_stored(bed: Bed, pool: str) -> None:
+    app = bed.load(
+        TASKS
+        + """
+@vtrr.task
+def unreadable(self):
+    note("start", self)
+    sys.exit("no file \\udce9")
+""",
+        max_deliveries=2,
+        sweep_interval=1,
+    )
+    bed.worker(pool, 1)
+    (result,) = app.unreadable.queue("a", [{}])
+    (other,) = app.work.queue("b", [{}])
+    bed.drained()
+    assert len(starts(bed, result.id)) == 2
+    assert ends(bed) == [other.id]
+
+
+@pytest.mark.parametrize(("pool", "conf"), [("gevent", {"task_soft_time_limit": 60}), ("eventlet", {"task_time_limit": 60})])
+def test_a_timeout_of_the_tasks_own_is_no_limit_of_the_pools(bed: Bed, pool: str, conf: dict[str, int]) -> None:
+    app = bed.load(
+        TASKS
+        + f"""
+@vtrr.task
+def slow(self):
+    import {pool}
+    note("start", self)
+    with {pool}.Timeout(0.2):
+        {pool}.sleep(5)
+""",
+        conf=conf,
+        max_deliveries=2,
+        sweep_interval=1,
+    )
+    bed.worker(pool, 2)
+    (result,) = app.slow.queue("a", [{}])
+    bed.drained()
+    assert len(starts(bed, result.id)) == 2
+    assert letter(app, result.id).error.startswith("poison")
+
+
+def test_all_of_many_dead_are_told_of(bed: Bed) -> None:
+    app = bed.load(
+        TASKS
+        + """
+from vtrr_queue import teller
+teller.MOST_LETTERS = 100
+""",
+        sweep_interval=0.5,
+    )
+    ids = [f"odd{i}" for i in range(350)]
+    bed.store.hset(bed.key("task"), mapping=dict.fromkeys(ids, json.dumps({"task_name": app.work.name, "args": 5})))
+    bed.store.zadd(bed.key("queue"), {id: i for i, id in enumerate(ids)})
+    bed.worker("prefork", 1)
+    bed.drained()
+    assert app.vtrr.stats().dead == 350
+    wait_for(lambda: all(app.work.AsyncResult(id).state == "FAILURE" for id in ids))
+
+
+def test_a_call_that_has_stored_does_not_raise_for_want_of_a_thread(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = bed.load(TASKS)
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        (result,) = app.work.queue("a", [{}])
+    bed.worker("prefork", 1)
+    assert result.get(timeout=20) is None
 
 
 @pytest.mark.parametrize("how", ["returns", "swallows", "ignores"])

@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import states
 
-from bed import GATED, WORK, Bed, ends, letter_of, waiting_tickets
+from bed import GATED, HEADER, WORK, Bed, ends, letter_of, waiting_tickets
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
@@ -30,6 +30,22 @@ def publish(task, **options):
         store.incr("vanished:" + NAME)
     else:
         published(task, **options)
+
+if "STUCK" in os.environ:
+    # The server stops before the first dequeue comes to it, and goes on when its client has gone.
+    import signal, threading
+    from vtrr_queue import ticket
+
+    drain = ticket.Ticket.drain
+
+    def stuck(self):
+        if store.set("stuck:" + NAME, 1, nx=True):
+            server = int(os.environ["STUCK"])
+            os.kill(server, signal.SIGSTOP)
+            threading.Timer(3, os.kill, (server, signal.SIGCONT)).start()
+        return drain(self)
+
+    ticket.Ticket.drain = stuck
 
 if "VANISHING" in os.environ:
     tickets.publish = publish
@@ -202,6 +218,24 @@ def test_a_store_that_is_gone_for_a_while(bed: Bed, server: RedisServer, redis_s
         assert first.state in (states.SUCCESS, states.FAILURE)
 
 
+def test_a_store_that_is_stuck_blames_no_task_that_did_not_begin(
+    bed: Bed, server: RedisServer, redis_server: RedisServer
+) -> None:
+    """The client gives up, the server does it all the same when it goes on: what was delivered to nobody comes back."""
+    with Bed(server, bed.folder, f"{bed.name}s") as own:
+        own.broker, own.backend = redis_server.url(0), redis_server.url(1)
+        header = HEADER.replace("from_url({store!r})", "from_url({store!r}, socket_timeout=1)")
+        app = own.load(TASKS, header=header, sweep_interval=1, max_deliveries=1)
+        app.work.queue("u", [{"id": f"t{i}"} for i in range(40)])
+        assert server.process is not None
+        worker = own.worker(concurrency=1, env={"STUCK": str(server.process.pid)})
+        wait_for(lambda: "nothing could be dequeued" in worker.log())
+        own.drained()
+        assert sorted(ends(own)) == sorted(f"t{i}" for i in range(40))
+        assert app.vtrr.stats().dead == 0
+        assert "reclaimed" not in app.vtrr.stats().totals
+
+
 def test_payloads_that_are_gone(bed: Bed) -> None:
     """C15: each is a dead letter by its id, and the next one runs."""
     app = bed.load(TASKS, sweep_interval=1)
@@ -261,6 +295,34 @@ def test_a_task_that_no_worker_knows(bed: Bed) -> None:
     assert app.vtrr.redrive(["new"]) == [True]
     bed.drained()
     assert ends(bed) == ["new"]
+
+
+def test_a_result_backend_that_refuses_states_costs_no_task_a_life(bed: Bed, server: RedisServer) -> None:
+    """It is full, or a replica for a while: tasks are given back however often it takes, and are no dead letters."""
+    bed.backend = server.url(1)
+    app = bed.load(TASKS, sweep_interval=1, max_deliveries=2)
+    bed.worker(concurrency=1, env={"OLD": "1"})
+    server.client().config_set("maxmemory", 1)
+    (result,) = app.work.queue("u", [{"id": "t0"}])
+    wait_for(lambda: len(ends(bed)) >= 4)
+    server.client().config_set("maxmemory", 0)
+    bed.drained()
+    assert result.get(timeout=10) is None
+    assert app.vtrr.stats().dead == 0
+
+
+def test_a_result_backend_that_hangs_does_not_stop_the_sweep(bed: Bed, server: RedisServer) -> None:
+    bed.backend = server.url(1)
+    app = bed.load(TASKS, sweep_interval=1)
+    bed.worker(concurrency=1)
+    server.client(1).execute_command("CLIENT", "PAUSE", 20_000)
+    # The state of a task that cannot be read is for the sweep to store.
+    bed.store.hset(bed.key("task"), "odd", "no JSON")
+    bed.store.zadd(bed.key("queue"), {"odd": 1})
+    wait_for(lambda: letter_of(app, "odd"))
+    time.sleep(2)
+    bed.store.delete(bed.key("sweeper"))
+    wait_for(lambda: bed.store.exists(bed.key("sweeper")), 5)
 
 
 def test_a_result_backend_that_hangs_does_not_stop_leases(bed: Bed, server: RedisServer) -> None:

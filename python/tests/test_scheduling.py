@@ -114,9 +114,18 @@ def test_tickets_are_counted_as_the_broker_does(bed: Bed, options: dict[str, Any
     assert len(ends(bed)) == 10
 
 
-def test_tickets_do_not_go_the_ways_of_tasks(bed: Bed) -> None:
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"queue": "nowhere"},
+        {"routing_key": "no.where"},
+        {"exchange": "nowhere", "exchange_type": "topic", "routing_key": "no.where"},
+    ],
+    ids=lambda route: "-".join(route),
+)
+def test_tickets_do_not_go_the_ways_of_tasks(bed: Bed, route: dict[str, str]) -> None:
     """Routes are for calls; tickets have a queue of their own. They are named as what they are."""
-    conf = {"task_routes": {"*": {"queue": "nowhere"}}, "task_default_priority": 5}
+    conf = {"task_routes": {"*": route}, "task_default_priority": 5}
     app = bed.load(TASKS, conf=conf, sweep_interval=1)
     worker = bed.worker(concurrency=1)
     (result,) = app.work.queue("u", [{}])

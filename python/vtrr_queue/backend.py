@@ -7,43 +7,36 @@ from typing import Any
 
 from celery import states
 from celery.app.task import Context
-from celery.backends.base import DisabledBackend
+from celery.backends.base import Backend, DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.signals import task_failure
 
 logger = logging.getLogger(__name__)
 
 
-def keeps_states(backend: Any) -> bool:
-    """Whether the backend can be asked: that of ``rpc://`` only sends states on."""
-    return not isinstance(backend, (DisabledBackend, RPCBackend))
+def has_failed(error: BaseException) -> bool:
+    """Whether an error came out of a result backend, and not of a hook or a signal's receiver."""
+    frame = error.__traceback__
+    while frame is not None:
+        if isinstance(frame.tb_frame.f_locals.get("self"), Backend):
+            return True
+        frame = frame.tb_next
+    return False
 
 
-def stored_state(task: Any, id: str) -> str | None:
-    """The state of a task that is known to be stored, or what stands for it where none is kept; None if the backend
-    does not answer."""
-    if task.ignore_result or isinstance(task.backend, DisabledBackend):
-        return str(states.FAILURE)
-    if not keeps_states(task.backend):
-        return str(states.PENDING)
-    try:
-        return str(task.backend.get_state(id))
-    except Exception as error:
-        logger.debug("no state of %s: %r", id, error)
-        return None
-
-
-def store_rejection(task: Any, request: dict[str, Any], error: Exception) -> None:
-    """FAILURE for a task that rejected its message for good: somebody may wait for it. Celery itself stores it since
-    5.6, for messages."""
+def store_rejection(task: Any, request: dict[str, Any], error: Exception, *, is_message: bool) -> None:
+    """FAILURE for a task that rejected its message for good: somebody may wait for it. As the newest Celery does for
+    messages."""
     context = Context(request)
     try:
         task.backend.mark_as_failure(context.id, error, request=context, store_result=not task.ignore_result)
     except Exception as failure:
         logger.warning("no state could be stored for %s, the sweep will try again: %r", context.id, failure)
-    task_failure.send(
-        sender=task, task_id=context.id, exception=error, args=context.args, kwargs=context.kwargs, traceback=None, einfo=None
-    )
+    if not is_message:
+        task_failure.send(
+            sender=task, task_id=context.id, exception=error,
+            args=context.args, kwargs=context.kwargs, traceback=None, einfo=None,
+        )  # fmt: skip
 
 
 def reply_to(payload: dict[str, Any], id: str) -> Context:
@@ -53,13 +46,17 @@ def reply_to(payload: dict[str, Any], id: str) -> Context:
 
 def store_failure(backend: Any, id: str, error: Exception, payload: dict[str, Any]) -> None:
     """FAILURE for a task that no run could give it."""
-    if not keeps_states(backend) or backend.get_state(id) not in states.READY_STATES:
+    # Backends that keep no states cannot be asked.
+    if isinstance(backend, (DisabledBackend, RPCBackend)) or backend.get_state(id) not in states.READY_STATES:
         backend.mark_as_failure(id, error, request=reply_to(payload, id))
 
 
-def store_revoked(backend: Any, id: str, payload: dict[str, Any]) -> None:
-    """REVOKED for a task that was taken out; what the backend cannot take is logged, since the task is out."""
+def store_revoked(backend: Any, id: str, payload: dict[str, Any]) -> bool:
+    """REVOKED for a task that was taken out. That it is out counts: a backend that fails is only logged, and told
+    of."""
     try:
         backend.mark_as_revoked(id, "revoked", request=reply_to(payload, id))
     except Exception as error:
         logger.warning("the state of %s, which was cancelled, could not be stored: %r", id, error)
+        return False
+    return True

@@ -38,9 +38,9 @@ def _end(result: Any) -> dict[str, dict[str, Any]]:
     info = result.info
     if info is None:
         return {"task-succeeded": {"result": result.retstr, "runtime": result.runtime}}
-    if info.state == states.REJECTED:
-        return {"task-rejected": {"requeue": bool(getattr(info.retval, "requeue", False))}}
-    if info.state not in (states.FAILURE, states.RETRY):
+    if info.state == states.REJECTED and info.retval.requeue:
+        return {"task-rejected": {"requeue": True}}
+    if info.state not in (states.FAILURE, states.REJECTED, states.RETRY):
         return {}
     # A retry stands around what it is for.
     error = getattr(info.retval, "exc", None) if info.state == states.RETRY else info.retval

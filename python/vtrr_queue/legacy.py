@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import dumps
 
+from . import tickets
 from ._core import Queue
 from .body import next_arguments, tail
 from .tracing import DONE, fill_in, tracer_of
@@ -41,13 +42,4 @@ def retry_by_broker(task: VTRRTask[Any, Any], args: Any, kwargs: Any, task_id: s
     args, kwargs = next_arguments(task, args, kwargs)
     payload = {"task_name": task.name, "args": args, "kwargs": kwargs}
     options = {key: options.get(key) for key in ("countdown", "eta", "retries", "root_id", "parent_id", "reply_to")}
-    return task.app.send_task(
-        task.name,
-        (),
-        {"task_payload": payload},
-        task_id=task_id,
-        task_type=task,
-        queue=task.vtrr.celery_queue,
-        add_to_parent=False,
-        **options,
-    )
+    return tickets.send(task, {"task_payload": payload}, task_id=task_id, **options)

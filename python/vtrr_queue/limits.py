@@ -15,6 +15,8 @@ def note_worker(worker: Any) -> None:
     """Notes time limits, tasks and memory per child of a worker."""
     _worker.update(
         time=bool(getattr(worker, "time_limit", None) or getattr(worker, "soft_time_limit", None)),
+        hard=bool(getattr(worker, "time_limit", None)),
+        timeouts=getattr(worker.pool_cls, "__module__", "") == "celery.concurrency.gevent",
         child=bool(getattr(worker, "max_tasks_per_child", None) or getattr(worker, "max_memory_per_child", None)),
     )
 
@@ -46,10 +48,12 @@ def same(one: Any, other: Any) -> bool:
     return (one.time_limit, one.soft_time_limit) == (other.time_limit, other.soft_time_limit)
 
 
-def is_timeout(error: BaseException) -> bool:
-    """Whether it is how gevent and eventlet end what takes too long."""
-    kinds = [getattr(sys.modules.get(name), "Timeout", None) for name in ("gevent", "eventlet")]
-    return any(kind is not None and isinstance(error, kind) for kind in kinds)
+def is_timeout(error: BaseException, task: Any) -> bool:
+    """Whether it is how the gevent pool ends what passes its hard limit; the task's own use of `Timeout` aside."""
+    kind = getattr(sys.modules.get("gevent"), "Timeout", None)
+    if kind is None or not isinstance(error, kind) or not _worker.get("timeouts"):
+        return False
+    return bool(_worker.get("hard") or task.time_limit or task.app.conf.task_time_limit)
 
 
 def is_stop(error: BaseException) -> bool:

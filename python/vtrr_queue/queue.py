@@ -183,10 +183,12 @@ class VTRRQueue:
         """Takes queued and delayed tasks out. Answers for each id ``done``, ``gone`` (no such task), ``leased`` (it is
         being worked on, and was left alone) or ``dead``. What did not run is not charged.
 
-        The state of a task that was taken out becomes REVOKED.
+        The state of a task that was taken out becomes REVOKED, unless the result backend fails.
         """
         wanted = check_ids(ids)
         answers: dict[str, str] = {}
+        # One that hangs would do so for each.
+        answering = True
         for start in range(0, len(wanted), 1000):
             some = wanted[start : start + 1000]
             command = self._core.cancel(some)
@@ -194,8 +196,8 @@ class VTRRQueue:
             known = {str(id): self._payload(id) for id in some} if isinstance(self.celery_app.backend, RPCBackend) else {}
             for id, answer in zip(map(str, some), self._run(command), strict=True):
                 answers[id] = answer
-                if answer == "done":
-                    backend.store_revoked(self.celery_app.backend, id, known.get(id) or {})
+                if answer == "done" and answering:
+                    answering = backend.store_revoked(self.celery_app.backend, id, known.get(id) or {})
         return answers
 
     def purge(self, partition_key: object | None = None) -> Purged:

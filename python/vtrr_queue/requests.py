@@ -14,6 +14,7 @@ from celery.worker.state import task_ready
 
 from . import keeper, tickets
 from .messages import kind_of
+from .run import in_words, storable
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -79,7 +80,7 @@ class TicketRequest:
             if broken:
                 what = "a worker process was lost while it ran" if lost else "an error ended"
                 logger.error("%s: %s %s: %r", self.vtrr, what, self.id, error)
-            keeper.release(self, f"worker lost: {error}" if lost or not broken else f"{type(error).__name__}: {error}")
+            keeper.release(self, storable(f"worker lost: {error}") if lost or error is None or not broken else in_words(error))
             return None
         if isinstance(error, TimeLimitExceeded):
             keeper.fail(self, f"TimeLimitExceeded: {error}")

@@ -43,6 +43,7 @@ class Run:
         self.delivery = delivery
         self.payload = payload
         self.own = own
+        self.is_message = is_message
         # Celery itself sends the events of a message.
         self.shown = vtrr.task_events and not is_message and own.send_events
         # What Celery's tracer has answered.
@@ -113,9 +114,9 @@ class Run:
         if (retried := self.retried()) is not None:
             return retried
         if state == states.REJECTED:
-            backend.store_rejection(self.own, self.request, error)
+            backend.store_rejection(self.own, self.request, error, is_message=self.is_message)
         if state in (states.FAILURE, states.REJECTED):
-            return self.end("fail", text=in_words(error).encode(errors="replace"))
+            return self.end("fail", text=in_words(error).encode())
         return self.end("ack")
 
     def escaped(self, error: Exception) -> Settling:
@@ -123,15 +124,12 @@ class Run:
         that could not store it. The latter is not the task's fault."""
         if isinstance(error, Reject) and error.requeue:
             return self.end("release")
-        id, state = self.delivery.id, backend.stored_state(self.own, self.delivery.id)
-        if state in states.READY_STATES:
-            logger.error("%s: a hook of %s failed: %r", self.vtrr, id, error)
-            return self.outcome(str(state), error)
+        if not backend.has_failed(error):
+            logger.error("%s: a hook of %s failed: %r", self.vtrr, self.delivery.id, error)
+            return self.end("fail", text=in_words(error).encode())
         delay = pause_before(self.delivery)
-        logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, id, delay, error)
-        # From a backend that is down it takes no harm; one that answers may refuse it for ever.
-        reason = f"its state could not be stored: {in_words(error)}".encode(errors="replace")
-        return self.end("release", delay, None if state is None else reason)
+        logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, self.delivery.id, delay, error)
+        return self.end("release", delay)
 
 
 def pause_before(delivery: Delivery) -> float:
@@ -140,7 +138,14 @@ def pause_before(delivery: Delivery) -> float:
 
 
 def in_words(error: BaseException) -> str:
+    """What an error says, as it can be stored."""
     try:
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     except Exception:
-        return f"{type(error).__name__}: (its text cannot be had)"
+        text = f"{type(error).__name__}: (its text cannot be had)"
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """Without the lone surrogates of file names that are no UTF-8."""
+    return text.encode(errors="replace").decode()

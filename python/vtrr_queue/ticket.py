@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
+from redis.exceptions import ConnectionError, TimeoutError
 
 from . import keeper, limits, tickets
 from ._core import Delivery, Queue
@@ -62,7 +64,7 @@ class Ticket:
         except BaseException as error:
             self.hand.put_back()
             # In a process of its own that ends with it, and the main process sees that. A limit's is seen there too.
-            if not keeper.is_here() or (self.limited and limits.is_timeout(error)):
+            if not keeper.is_here() or limits.is_timeout(error, self.task):
                 raise
             stopped = limits.is_stop(error)
             self.give_back(None if stopped else in_words(error))
@@ -77,6 +79,7 @@ class Ticket:
             delivery = self.vtrr._run(claim)
         except ServerErrors as error:
             logger.warning("%s: %s could not be claimed, it will come back: %r", self.vtrr, self.id, error)
+            self.undo(error)
             return
         if delivery is None:
             logger.info("%s: %s is not to be run by this message any more", self.vtrr, self.id)
@@ -94,7 +97,8 @@ class Ticket:
                 deliveries, answers, _, more = self.vtrr._run(self.next(n))
             except ServerErrors as error:
                 logger.warning("%s: nothing could be dequeued, the sweep will try again: %r", self.vtrr, error)
-                self.settle()
+                if self.settle():
+                    self.undo(error)
                 return False
             self.settled(answers)
             self.hand.hold(deliveries)
@@ -194,17 +198,10 @@ class Ticket:
         settlings = self.hand.collect()
         if not settlings:
             return True
-        end, pause = time.monotonic() + self.vtrr.lease, 0.1
-        while True:
-            try:
-                answers = self.vtrr._run(self.vtrr._core.settle(settlings))
-                break
-            except ServerErrors as error:
-                if time.monotonic() >= end:
-                    logger.error("%s: how %s ended could not be stored: %r", self.vtrr, settlings[0][0], error)
-                    return False
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+        answers = self.insist(lambda: self.vtrr._core.settle(settlings))
+        if answers is None:
+            logger.error("%s: how %s ended could not be stored", self.vtrr, settlings[0][0])
+            return False
         self.settled(answers)
         self.hand.hold([])
         return "lost" not in answers
@@ -231,6 +228,25 @@ class Ticket:
     def give_back(self, reason: str | None) -> None:
         """Gives back what this message holds; with blame, if there is a reason."""
         self.run_safely("give back", self.vtrr._core.release_owner(self.owner, reason))
+
+    def undo(self, error: Exception) -> None:
+        """Gives back what was taken if only the reply was lost. Nobody would extend the leases of it, and it would be
+        blamed for their end."""
+        if isinstance(error, (ConnectionError, TimeoutError)):
+            self.insist(lambda: self.vtrr._core.release_owner(self.owner))
+
+    def insist(self, command: Callable[[], Any]) -> Any:
+        """Runs a command through an outage as long as a lease; None if that was not enough."""
+        end, pause = time.monotonic() + self.vtrr.lease, 0.1
+        while True:
+            try:
+                return self.vtrr._run(command())
+            except ServerErrors as error:
+                if time.monotonic() >= end:
+                    logger.error("%s: no answer for %g s: %r", self.vtrr, self.vtrr.lease, error)
+                    return None
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
 
     def run_safely(self, what: str, command: Any) -> Any:
         try:

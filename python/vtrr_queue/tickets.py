@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from celery.app.routes import Router
 from kombu.transport.virtual import Channel as VirtualChannel
 
 if TYPE_CHECKING:
@@ -48,8 +49,24 @@ def publish(task: VTRRTask[Any, Any], **options: Any) -> None:
     options.setdefault("headers", {MARK: TICKET})
     options.setdefault("shadow", "vtrr.ticket")
     options.setdefault("ignore_result", True)
-    # Not `apply_async`: that checks arguments, adds children to the running task and obeys the user's routes.
-    task.app.send_task(task.name, (), {}, task_type=task, queue=task.vtrr.celery_queue, add_to_parent=False, **options)
+    # Not `apply_async`: that checks arguments and adds children to the running task.
+    send(task, {}, **options)
+
+
+def send(task: VTRRTask[Any, Any], kwargs: dict[str, Any], **options: Any) -> Any:
+    """Sends a message to the Celery queue of the task's VTRRQueue, past all routes of the user: parts of one that
+    matches, a routing key say, would lead it elsewhere."""
+    app = task.app
+    return app.send_task(
+        task.name,
+        (),
+        kwargs,
+        task_type=task,
+        queue=task.vtrr.celery_queue,
+        router=Router((), app.amqp.queues, app.conf.task_create_missing_queues, app=app),
+        add_to_parent=False,
+        **options,
+    )
 
 
 def publish_bound(task: VTRRTask[Any, Any], id: str, token: str) -> None:
@@ -87,15 +104,20 @@ class Issuer:
             return
         errors: list[BaseException] = []
 
-        def send() -> None:
+        def run() -> None:
             try:
                 top_up(task, wanted)
             except Exception as error:
                 errors.append(error)
 
-        thread = threading.Thread(target=send, name="vtrr-tickets", daemon=True)
-        thread.start()
-        thread.join(PUBLISH_SECONDS)
+        thread = threading.Thread(target=run, name="vtrr-tickets", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # No threads left, or the interpreter ends. The tasks are stored: the caller must not queue them again.
+            errors.append(error)
+        else:
+            thread.join(PUBLISH_SECONDS)
         if thread.is_alive():
             self._busy = thread
             errors.append(TimeoutError(f"no answer within {PUBLISH_SECONDS:.0f} s"))

@@ -7,13 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps
-from celery.worker import state
 
-from . import backend, forks, keeper, limits, tickets
-from .body import read
-from .errors import VtrrError
+from . import forks, keeper, limits, tickets
+from .teller import Teller, payload_of
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -27,9 +24,6 @@ DUE_SECONDS = 0.05
 # While tickets are taken, new ones are sent so often.
 RAMP_SECONDS = 0.2
 MAINTAIN_SECONDS = 1.0
-# How the errors of dead letters begin that did not come from a run of the task; and how many of them a turn looks at.
-UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded", "Reject:")
-MOST_LETTERS = 100
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
 
@@ -80,16 +74,14 @@ class Sweeper(threading.Thread):
         self.leading = False
         # When the next turn is.
         self.due = 0.0
-        # How many dead letters there had ever been at the last turn.
-        self.died = 0
-        # Ids that Celery's own revoke had named at the last turn; Celery bounds their number.
-        self.revoked: set[str] = set()
+        self.teller = Teller(vtrr)
 
     def run(self) -> None:
         while not self.stopped.wait(0.2):
             if self.consumes():
                 break
         self.warn_of_eviction()
+        self.teller.start()
         # A worker that has just started is free, whoever sweeps.
         self.safely(self.top_up)
         while not self.stopped.is_set():
@@ -126,12 +118,12 @@ class Sweeper(threading.Thread):
             logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
 
     def turn(self) -> None:
-        self.safely(self.cancel_revoked)
         self.leading = self.leads()
+        stats = None
         if self.leading:
             self.sweep()
             stats = self.top_up()
-            self.safely(self.tell_of_the_dead, stats)
+        self.teller.turn(stats)
 
     def leads(self) -> bool:
         """One of all workers at a time, by a lock that expires."""
@@ -158,45 +150,6 @@ class Sweeper(threading.Thread):
                 logger.warning("%s: %d leases ran out; their tasks run again", self.vtrr, swept["reclaimed"])
             if not swept["more"] or self.stopped.is_set():
                 return
-
-    def cancel_revoked(self) -> None:
-        """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
-        revoked = set(state.revoked)
-        new = [id for id in revoked - self.revoked if self.could_be_ours(id)]
-        answers: dict[str, str] = {}
-        if new:
-            with forks.quiet():
-                answers = self.vtrr.cancel(new)
-        # One that runs is looked at again: it may ask for a retry.
-        self.revoked = {id for id in revoked if answers.get(id) != "leased"}
-
-    def could_be_ours(self, id: Any) -> bool:
-        try:
-            self.vtrr._core.find(id)
-        except VtrrError:
-            return False
-        return True
-
-    def tell_of_the_dead(self, stats: dict[str, Any]) -> None:
-        """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
-        say. Somebody may wait for the result."""
-        died = stats["totals"].get("dead", 0)
-        some = min(died - self.died, stats["dead"], MOST_LETTERS)
-        if some > 0:
-            letters = self.run_command(self.vtrr._core.dead_letters(stats["dead"] - some, some))
-            for letter in letters:
-                if letter["error"].startswith(UNTOLD):
-                    self.tell(letter)
-        # Not if the backend failed: then they are told of at the next turn.
-        self.died = died
-
-    def tell(self, letter: dict[str, Any]) -> None:
-        payload = payload_of(letter["payload"])
-        task = self.vtrr.tasks.get(payload.get("task_name", ""))
-        kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
-        if task is None or not task.ignore_result:
-            with forks.quiet():
-                backend.store_failure(self.vtrr.celery_app.backend, letter["id"], kind(letter["error"]), payload)
 
     def top_up(self) -> dict[str, Any]:
         """Sends tickets for what waits, for the task that is next; answers the numbers that it saw."""
@@ -244,11 +197,3 @@ def can_listen(client: Any) -> bool:
     tasks."""
     pool = getattr(client, "connection_pool", None)
     return int(getattr(pool, "max_connections", None) or SPARE) >= SPARE
-
-
-def payload_of(payload: bytes) -> dict[str, Any]:
-    """What is in a payload; nothing if it cannot be read: then it is set aside when it is dequeued."""
-    try:
-        return read(payload)
-    except (ValueError, TypeError):
-        return {}

@@ -191,6 +191,68 @@ teller.MOST_LETTERS = 100
     wait_for(lambda: all(app.work.AsyncResult(id).state == "FAILURE" for id in ids))
 
 
+def test_one_whose_state_is_refused_keeps_no_other_from_being_told_of(bed: Bed) -> None:
+    app = bed.load(
+        TASKS
+        + """
+from vtrr_queue import backend
+stored = backend.store_failure
+
+def store_failure(where, id, error, payload):
+    if id in ("odd0", "odd1") or (id == "odd3" and not store.set("odd3:" + NAME, 1, nx=True)):
+        raise ValueError("not this one")
+    stored(where, id, error, payload)
+
+backend.store_failure = store_failure
+""",
+        sweep_interval=0.5,
+    )
+    # Undecodable by Celery's JSON, and not even an object.
+    bad = [b"7", b'{"__type__":"decimal","__value__":"abc"}', b"[" * 100_000]
+    ids = [f"odd{i}" for i in range(6)]
+    bed.store.hset(bed.key("task"), mapping={id: bad[i % 3] for i, id in enumerate(ids)})
+    bed.store.zadd(bed.key("queue"), {id: i for i, id in enumerate(ids)})
+    (other,) = app.work.queue("a", [{}])
+    bed.worker("prefork", 1)
+    assert other.get(timeout=20) is None
+    wait_for(lambda: app.vtrr.stats().dead == 6)
+    wait_for(lambda: all(app.work.AsyncResult(id).state == "FAILURE" for id in ids[2:]))
+    assert app.vtrr.cancel(["odd2"]) == {"odd2": "dead"}
+
+
+@pytest.mark.parametrize("how", ["a hook's", "after the state"])
+def test_a_backends_error_is_not_always_that_no_state_was_stored(bed: Bed, how: str) -> None:
+    app = bed.load(
+        TASKS
+        + """
+class Meddling(Task):
+    def on_failure(self, *_):
+        self.update_state(meta={"who": object()})
+
+@vtrr.task(base=Meddling)
+def meddles(self):
+    note("start", self)
+    raise ValueError("as told")
+
+class Late(type(app.backend)):
+    def mark_as_failure(self, *args, **kwargs):
+        super().mark_as_failure(*args, **kwargs)
+        raise OSError("too late")
+
+@vtrr.task
+def late(self):
+    note("start", self)
+    self.backend.__class__ = Late
+    raise ValueError("as told")
+"""
+    )
+    bed.worker("prefork", 1)
+    task = app.meddles if how == "a hook's" else app.late
+    (result,) = task.queue("a", [{}])
+    assert letter(app, result.id).deliveries == 1
+    assert result.state == "FAILURE"
+
+
 def test_a_call_that_has_stored_does_not_raise_for_want_of_a_thread(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     app = bed.load(TASKS)
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from celery import states
-from celery.app.task import Context
+from celery.app.task import Context, Task
 from celery.backends.base import Backend, DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.signals import task_failure
@@ -15,13 +15,27 @@ logger = logging.getLogger(__name__)
 
 
 def has_failed(error: BaseException) -> bool:
-    """Whether an error came out of a result backend, and not of a hook or a signal's receiver."""
+    """Whether an error that left Celery's tracer came out of a result backend, and not of a hook."""
     frame = error.__traceback__
     while frame is not None:
-        if isinstance(frame.tb_frame.f_locals.get("self"), Backend):
+        who = frame.tb_frame.f_locals.get("self")
+        if isinstance(who, Task):
+            return False  # what a hook asks of a backend is its own affair
+        if isinstance(who, Backend):
             return True
         frame = frame.tb_next
     return False
+
+
+def stored_state(task: Any, id: str) -> str | None:
+    """The state of a task, if there is a backend that keeps it and answers."""
+    if isinstance(task.backend, (DisabledBackend, RPCBackend)):
+        return None
+    try:
+        return str(task.backend.get_state(id))
+    except Exception as error:
+        logger.debug("no state of %s: %r", id, error)
+        return None
 
 
 def store_rejection(task: Any, request: dict[str, Any], error: Exception, *, is_message: bool) -> None:

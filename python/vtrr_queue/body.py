@@ -22,6 +22,16 @@ def read(payload: bytes) -> dict[str, Any]:
     return found
 
 
+def look(payload: bytes) -> dict[str, Any]:
+    """What a payload says, without a decoder of the user's; nothing if that cannot be read: then the task is set aside
+    when it is dequeued."""
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def tail(fields: dict[str, Any]) -> str:
     """The fields as they stand behind the arguments: `,"retries":1`, say; empty for none."""
     return "," + json.dumps(fields, separators=(",", ":"))[1:-1] if fields else ""

@@ -4,6 +4,7 @@ for messages only."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ from celery import states
 from celery.utils.saferepr import saferepr
 
 logger = logging.getLogger(__name__)
+
+# For so long no event is sent after one could not be.
+DOWN_SECONDS = 30.0
+_down_until = 0.0
 
 
 def begun(task: Any, request: dict[str, Any]) -> None:
@@ -50,9 +55,14 @@ def _end(result: Any) -> dict[str, dict[str, Any]]:
 
 def _send(task: Any, request: dict[str, Any], events: Callable[..., dict[str, dict[str, Any]]], *of: Any) -> None:
     """What cannot be sent is dropped: a task does not depend on being watched."""
+    global _down_until
+    if time.monotonic() < _down_until:
+        return
     try:
         with task.app.events.default_dispatcher(hostname=request.get("hostname")) as dispatcher:
             for what, fields in events(*of).items():
                 dispatcher.send(what, uuid=request["id"], **fields)
     except Exception as error:
+        # To find out takes seconds.
+        _down_until = time.monotonic() + DOWN_SECONDS
         logger.debug("no event was sent for %s[%s]: %r", task.name, request["id"], error)

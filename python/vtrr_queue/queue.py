@@ -13,7 +13,7 @@ from kombu.utils.json import dumps, loads
 from . import backend
 from . import client as redis_runner
 from ._core import Prepared, Queue
-from .body import read, tail
+from .body import look, tail
 from .checks import check_choice, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
 from .errors import InvalidArgument, InvalidArgumentType, Unfinished, VtrrError
 from .results import Results, TaskResult
@@ -211,10 +211,7 @@ class VTRRQueue:
 
     def _payload(self, id: object) -> dict[str, Any]:
         found = self.find(id)
-        try:
-            return read(found.payload) if found else {}
-        except (ValueError, TypeError):
-            return {}
+        return look(found.payload) if found else {}
 
     def find(self, id: object) -> Found | None:
         """Where a task is; None if it is done, cancelled or was never there."""

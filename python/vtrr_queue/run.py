@@ -127,6 +127,9 @@ class Run:
         if not backend.has_failed(error):
             logger.error("%s: a hook of %s failed: %r", self.vtrr, self.delivery.id, error)
             return self.end("fail", text=in_words(error).encode())
+        if (state := backend.stored_state(self.own, self.delivery.id)) in states.READY_STATES:
+            logger.error("%s: the state of %s was stored, and then: %r", self.vtrr, self.delivery.id, error)
+            return self.outcome(str(state), error)
         delay = pause_before(self.delivery)
         logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, self.delivery.id, delay, error)
         return self.end("release", delay)

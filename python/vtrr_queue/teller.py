@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 
 from . import backend, forks
-from .body import read
+from .body import look
 from .errors import VtrrError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 # How the errors of dead letters begin that did not come from a run of the task; and how many letters a turn looks at.
 UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded", "Reject:")
 MOST_LETTERS = 1000
+# How often the state of one is tried to be stored: a backend may refuse just that.
+MOST_TRIES = 100
 
 
 class Teller(threading.Thread):
@@ -35,6 +38,8 @@ class Teller(threading.Thread):
         self.stats: dict[str, Any] | None = None
         # How many of the dead letters that there have ever been were looked at.
         self.died = 0
+        # Those of them that are to be told of, and how often that was tried.
+        self.untold: deque[tuple[dict[str, Any], int]] = deque(maxlen=10_000)
         # Ids that Celery's own revoke had named at the last turn; Celery bounds their number.
         self.revoked: set[str] = set()
 
@@ -76,38 +81,31 @@ class Teller(threading.Thread):
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
         say. Somebody may wait for the result."""
         died = stats["totals"].get("dead", 0)
-        new = min(died - self.died, stats["dead"])
         # What was redriven or discarded since is not looked for.
-        self.died = died - max(new, 0)
-        if new <= 0:
-            return
-        with forks.quiet():
-            letters = self.vtrr._run(self.vtrr._core.dead_letters(stats["dead"] - new, min(new, MOST_LETTERS)))
-        failed = False
-        for number, letter in enumerate(letters, self.died):
+        new = min(died - self.died, stats["dead"])
+        if new > 0:
+            with forks.quiet():
+                letters = self.vtrr._run(self.vtrr._core.dead_letters(stats["dead"] - new, min(new, MOST_LETTERS)))
+            self.untold.extend((letter, 1) for letter in letters if letter["error"].startswith(UNTOLD))
+            self.died = died - new + len(letters)
+        failed = 0
+        for _ in range(len(self.untold)):
+            letter, tries = self.untold.popleft()
             try:
-                if letter["error"].startswith(UNTOLD):
-                    self.tell_of(letter)
+                self.tell_of(letter)
+                failed = 0
             except Exception as error:
-                if failed:
-                    raise  # two in a row: the backend is down, and the next turn goes on at the first of them
-                failed = True
                 logger.warning("%s: no state could be stored for %s: %r", self.vtrr, letter["id"], error)
-            else:
-                failed, self.died = False, number + 1
+                failed += 1
+                if tries < MOST_TRIES:
+                    self.untold.append((letter, tries + 1))
+                if failed == 2:
+                    return  # the backend is down
 
     def tell_of(self, letter: dict[str, Any]) -> None:
-        payload = payload_of(letter["payload"])
-        task = self.vtrr.tasks.get(payload.get("task_name", ""))
+        payload = look(letter["payload"])
+        task = self.vtrr.tasks.get(str(payload.get("task_name")))
         kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
         if task is None or not task.ignore_result:
             with forks.quiet():
                 backend.store_failure(self.vtrr.celery_app.backend, letter["id"], kind(letter["error"]), payload)
-
-
-def payload_of(payload: bytes) -> dict[str, Any]:
-    """What is in a payload; nothing if it cannot be read: then it is set aside when it is dequeued."""
-    try:
-        return read(payload)
-    except (ValueError, TypeError):
-        return {}

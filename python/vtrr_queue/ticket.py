@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import AuthenticationError, AuthorizationError, ConnectionError, MaxConnectionsError, TimeoutError
 
 from . import keeper, limits, tickets
 from ._core import Delivery, Queue
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 # A task waits for its own message for one lease, and twice as long so many times.
 ASIDE_DOUBLINGS = 5
+# For so long a ticket tries to undo a dequeue whose reply was lost; and connection errors that say that there was none.
+UNDO_SECONDS = 5.0
+NOT_SENT = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 
 
 class Ticket:
@@ -198,7 +201,7 @@ class Ticket:
         settlings = self.hand.collect()
         if not settlings:
             return True
-        answers = self.insist(lambda: self.vtrr._core.settle(settlings))
+        answers = self.insist(lambda: self.vtrr._core.settle(settlings), self.vtrr.lease)
         if answers is None:
             logger.error("%s: how %s ended could not be stored", self.vtrr, settlings[0][0])
             return False
@@ -232,18 +235,22 @@ class Ticket:
     def undo(self, error: Exception) -> None:
         """Gives back what was taken if only the reply was lost. Nobody would extend the leases of it, and it would be
         blamed for their end."""
-        if isinstance(error, (ConnectionError, TimeoutError)):
-            self.insist(lambda: self.vtrr._core.release_owner(self.owner))
+        if not isinstance(error, (ConnectionError, TimeoutError)) or isinstance(error, NOT_SENT):
+            return
+        if self.token is not None:
+            self.give_back(None)  # the message's time is limited
+        else:
+            self.insist(lambda: self.vtrr._core.release_owner(self.owner), min(self.vtrr.lease, UNDO_SECONDS))
 
-    def insist(self, command: Callable[[], Any]) -> Any:
-        """Runs a command through an outage as long as a lease; None if that was not enough."""
-        end, pause = time.monotonic() + self.vtrr.lease, 0.1
+    def insist(self, command: Callable[[], Any], seconds: float) -> Any:
+        """Runs a command through an outage; None if that took longer."""
+        end, pause = time.monotonic() + seconds, 0.1
         while True:
             try:
                 return self.vtrr._run(command())
             except ServerErrors as error:
                 if time.monotonic() >= end:
-                    logger.error("%s: no answer for %g s: %r", self.vtrr, self.vtrr.lease, error)
+                    logger.error("%s: no answer for %g s: %r", self.vtrr, seconds, error)
                     return None
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
@@ -251,6 +258,6 @@ class Ticket:
     def run_safely(self, what: str, command: Any) -> Any:
         try:
             return self.vtrr._run(command)
-        except ServerErrors as error:
+        except Exception as error:
             logger.warning("%s: could not %s: %r", self.vtrr, what, error)
             return None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from . import forks, keeper, limits, tickets
-from .teller import Teller, payload_of
+from .body import look
+from .teller import Teller
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -81,7 +82,7 @@ class Sweeper(threading.Thread):
             if self.consumes():
                 break
         self.warn_of_eviction()
-        self.teller.start()
+        self.safely(self.teller.start)
         # A worker that has just started is free, whoever sweeps.
         self.safely(self.top_up)
         while not self.stopped.is_set():
@@ -118,12 +119,14 @@ class Sweeper(threading.Thread):
             logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
 
     def turn(self) -> None:
-        self.leading = self.leads()
         stats = None
-        if self.leading:
-            self.sweep()
-            stats = self.top_up()
-        self.teller.turn(stats)
+        try:
+            self.leading = self.leads()
+            if self.leading:
+                self.sweep()
+                stats = self.top_up()
+        finally:
+            self.teller.turn(stats)
 
     def leads(self) -> bool:
         """One of all workers at a time, by a lock that expires."""
@@ -160,7 +163,7 @@ class Sweeper(threading.Thread):
         if not queued:
             return stats
         next_one = self.run_command(self.vtrr._core.peek(1))
-        task = self.vtrr.tasks.get(payload_of(next_one[0][3]).get("task_name", "")) if next_one else None
+        task = self.vtrr.tasks.get(str(look(next_one[0][3]).get("task_name"))) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             with forks.quiet():

@@ -18,7 +18,6 @@ from servers import ROOT, RedisServer
 
 REST_OF_SETTINGS = """
 SECRET_KEY = "of the tests"
-INSTALLED_APPS = ["myapp"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
 USE_TZ = True
 """

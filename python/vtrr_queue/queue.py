@@ -82,7 +82,7 @@ class VTRRQueue:
     retry_through
         ``queue``: retries wait their turn in the fair order. ``broker``: they go past it, as in 0.1.0.
     task_events
-        Whether Flower and ``celery events`` see each task, not only messages. Two calls to the broker per task.
+        Whether Flower and ``celery events`` see each task, not only messages. Three messages per run.
     """
 
     DEFAULT_MAX_CONCURRENCY = 4

@@ -42,6 +42,8 @@ def note(what, self, **more):
 '''
 
 
+POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
+
 # Tasks that many beds have.
 WORK = """
 @vtrr.task

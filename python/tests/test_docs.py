@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bed import WORK, Bed
+from docs import block
 from project import Project
 from proxy import Proxy
 from servers import ROOT, RedisServer
@@ -21,13 +22,6 @@ SECRET_KEY = "of the tests"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
 USE_TZ = True
 """
-
-
-def block(page: str, start: str) -> str:
-    """The code block of a page that starts so."""
-    found: list[str] = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
-    (text,) = [text for text in found if text.startswith(start)]
-    return text
 
 
 def files(text: str) -> dict[str, str]:
@@ -44,7 +38,9 @@ def project(redis_server: RedisServer, tmp_path: Path) -> Iterator[Project]:
 
 def test_the_files_of_a_django_project_run(project: Project) -> None:
     pytest.importorskip("django_redis")
-    found = files(block("celery.md", "# myproject/settings.py").replace("localhost:6379", f"127.0.0.1:{project.server.port}"))
+    found = files(
+        block("docs/celery.md", "# myproject/settings.py").replace("localhost:6379", f"127.0.0.1:{project.server.port}")
+    )
     assert sorted(found) == [
         "myapp/tasks.py",
         "myapp/vtrr.py",
@@ -55,7 +51,7 @@ def test_the_files_of_a_django_project_run(project: Project) -> None:
     found["myproject/settings.py"] += REST_OF_SETTINGS
     found["myapp/tasks.py"] = found["myapp/tasks.py"].replace("    ...\n", "    return upload_id\n")
     project.write({"myapp/__init__.py": "", **found})
-    project.start(block("celery.md", "celery -A myproject").strip())
+    project.start(block("docs/celery.md", "celery -A myproject").strip())
     source = """
 import myproject.celery, django
 django.setup()
@@ -74,7 +70,7 @@ values = [it.get(timeout=30) for it in process_upload.queue("anna", [{"args": [2
 def test_a_call_is_finished_through_an_outage_as_told(bed: Bed) -> None:
     app = bed.load(WORK)
     scope: dict[str, object] = {}
-    exec(block("production.md", "# surely.py"), scope)
+    exec(block("docs/production.md", "# surely.py"), scope)
     tasks = [{"kwargs": {"seconds": 0}} for _ in range(2500)]
     with Proxy(bed.server.port) as proxy:
         app.vtrr.redis_client = redis.Redis(port=proxy.port, db=3, retry=Retry(NoBackoff(), 0))

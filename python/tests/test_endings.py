@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject, TaskRevokedError
 
-from bed import WORK, Bed, ends, letter_of, starts
+from bed import POOLS, WORK, Bed, ends, letter_of, starts
 from servers import wait_for
 from vtrr_queue import IdConflict, tickets
 
@@ -92,13 +92,24 @@ def limited(self):
 """
 )
 
-POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
+# The message of the fifth run of `limited` does not come through.
+FIFTH = """
+from vtrr_queue import tickets
+
+published = tickets.publish_bound
+
+def publish_bound(task, id, token):
+    if store.incr("bound:" + NAME) == 5:
+        INSTEAD
+    else:
+        published(task, id, token)
+
+tickets.publish_bound = publish_bound
+"""
 
 
 def letter(app: Any, id: str) -> Any:
-    found = wait_for(lambda: letter_of(app, id))
-    assert found is not None
-    return found
+    return wait_for(lambda: letter_of(app, id))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -351,19 +362,7 @@ def test_the_retries_of_a_revoked_task_do_not_run(bed: Bed) -> None:
 
 def test_a_task_under_a_limit_is_back_soon_when_its_message_could_not_be_sent(bed: Bed) -> None:
     app = bed.load(
-        TASKS
-        + """
-from vtrr_queue import tickets
-
-published = tickets.publish_bound
-
-def publish_bound(task, id, token):
-    if store.incr("bound:" + NAME) == 5:
-        raise OSError("no broker")
-    published(task, id, token)
-
-tickets.publish_bound = publish_bound
-""",
+        TASKS + FIFTH.replace("INSTEAD", 'raise OSError("no broker")'),
         sweep_interval=1,
         lease=300,
     )
@@ -376,20 +375,7 @@ tickets.publish_bound = publish_bound
 
 def test_a_lost_message_of_a_task_under_a_limit_is_missed_for_one_lease_however_often_it_was_tried(bed: Bed) -> None:
     app = bed.load(
-        TASKS
-        + """
-from vtrr_queue import tickets
-
-published = tickets.publish_bound
-
-def publish_bound(task, id, token):
-    if store.incr("bound:" + NAME) == 5:
-        store.set("lost:" + NAME, 1)
-    else:
-        published(task, id, token)
-
-tickets.publish_bound = publish_bound
-""",
+        TASKS + FIFTH.replace("INSTEAD", 'store.set("lost:" + NAME, 1)'),
         lease=5,
     )
     bed.worker("prefork", 1)
@@ -429,6 +415,8 @@ def test_without_a_backend_the_dead_are_not_told_of(bed: Bed) -> None:
     wait_for(lambda: int(bed.store.pttl(bed.key("sweeper"))) > 0)
     (again,) = app.work.queue("a", [{"kwargs": {"seconds": 1}}])
     wait_for(lambda: again.id in ends(bed))
-    assert "tell_of_the_dead" not in worker.log()
+    assert "could not be stored" not in worker.log()
+    assert "no state could" not in worker.log()
+    worker.kill()
     app.work.queue("a", [{"id": "late"}])
-    assert app.vtrr.cancel(["late"]) in ({"late": "done"}, {"late": "leased"}, {"late": "gone"})
+    assert app.vtrr.cancel(["late"]) == {"late": "done"}

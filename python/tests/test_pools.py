@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celery import states
 
-from bed import Bed
+from bed import POOLS, Bed
 
 TASKS = """
 @vtrr.task(max_retries=3)
@@ -29,8 +29,6 @@ def blocked(self):
     store.blpop("gate:" + NAME, timeout=30)
     return "through"
 """
-
-POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -10,12 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import block
 from servers import ROOT, RedisServer, wait_for
-
-
-def blocks(language: str) -> list[str]:
-    """The code blocks of our README."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +32,9 @@ def test_the_readme_runs_where_only_the_package_is_installed(
     fresh_python: Path, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     for name in ("myapp.py", "produce.py"):
-        (code,) = [block for block in blocks("python") if block.startswith(f"# {name}\n")]
+        code = block("README.md", f"# {name}\n")
         (tmp_path / name).write_text(code.replace("localhost:6379", f"127.0.0.1:{redis_server.port}"))
-    (command,) = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("celery ")]
+    (command,) = block("README.md", "celery ").splitlines()
     log = tmp_path / "worker.log"
     with log.open("wb") as out:
         worker = subprocess.Popen(

@@ -14,6 +14,10 @@ from celery.signals import task_failure
 logger = logging.getLogger(__name__)
 
 
+# Backends that cannot be asked for a state: they keep none.
+STATELESS = (DisabledBackend, RPCBackend)
+
+
 def has_failed(error: BaseException) -> bool:
     """Whether an error that left Celery's tracer came out of a result backend, and not of a hook."""
     frame = error.__traceback__
@@ -29,7 +33,7 @@ def has_failed(error: BaseException) -> bool:
 
 def stored_state(task: Any, id: str) -> str | None:
     """The state of a task, if there is a backend that keeps it and answers."""
-    if isinstance(task.backend, (DisabledBackend, RPCBackend)):
+    if isinstance(task.backend, STATELESS):
         return None
     try:
         return str(task.backend.get_state(id))
@@ -60,8 +64,7 @@ def reply_to(payload: dict[str, Any], id: str) -> Context:
 
 def store_failure(backend: Any, id: str, error: Exception, payload: dict[str, Any]) -> None:
     """FAILURE for a task that no run could give it."""
-    # Backends that keep no states cannot be asked.
-    if isinstance(backend, (DisabledBackend, RPCBackend)) or backend.get_state(id) not in states.READY_STATES:
+    if isinstance(backend, STATELESS) or backend.get_state(id) not in states.READY_STATES:
         backend.mark_as_failure(id, error, request=reply_to(payload, id))
 
 

@@ -14,9 +14,9 @@ def read(payload: bytes) -> dict[str, Any]:
     found = loads(payload)
     if not isinstance(found, dict):
         raise ValueError(f"it must be an object, not {found!r:.80}")
-    for field, kind, default in (("task_name", str, None), ("args", list, []), ("kwargs", dict, {}), ("retries", int, 0)):
-        if found.get(field) is None and default is not None:
-            found[field] = default.copy() if isinstance(default, (list, dict)) else default
+    for field, kind in (("task_name", str), ("args", list), ("kwargs", dict), ("retries", int)):
+        if found.get(field) is None and field != "task_name":
+            found[field] = kind()
         if not isinstance(found.get(field), kind):
             raise ValueError(f"{field} must be of type {kind.__name__}, not {found.get(field)!r:.80}")
     return found

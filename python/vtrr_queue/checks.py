@@ -54,6 +54,11 @@ def check_choice(argument: str, value: Any, *allowed: str) -> None:
         raise InvalidArgument(f"{argument} must be {' or '.join(map(json.dumps, allowed))}, not {value!r}")
 
 
+def check_flag(argument: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgumentType(f"{argument} must be True or False, not {value!r} ({type(value).__name__})")
+
+
 def check_text(argument: str, value: Any) -> None:
     if not isinstance(value, str):
         raise InvalidArgumentType(f"{argument} must be text, not {value!r} ({type(value).__name__})")

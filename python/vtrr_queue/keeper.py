@@ -110,7 +110,7 @@ _current: _Keeper | None = None
 def start() -> None:
     """Called by a worker's main process before it forks."""
     global _current
-    if _current is None or _current.pid != os.getpid():
+    if not is_here():
         _current = _Keeper()
         forks.watch()
         atexit.register(_current.at_exit)

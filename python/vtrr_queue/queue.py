@@ -14,7 +14,7 @@ from . import backend
 from . import client as redis_runner
 from ._core import Prepared, Queue
 from .body import look, tail
-from .checks import check_choice, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
+from .checks import check_choice, check_flag, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
 from .errors import InvalidArgument, InvalidArgumentType, Unfinished, VtrrError
 from .results import Results, TaskResult
 from .task import VTRRTask, weave
@@ -112,8 +112,7 @@ class VTRRQueue:
         check_number("burst", burst, 0, 60)
         check_choice("tagging", tagging, "head", "all")
         check_choice("retry_through", retry_through, "queue", "broker")
-        if not isinstance(task_events, bool):
-            raise InvalidArgumentType(f"task_events must be True or False, not {task_events!r} ({type(task_events).__name__})")
+        check_flag("task_events", task_events)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
             raise InvalidArgumentType(
                 f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
@@ -208,6 +207,10 @@ class VTRRQueue:
     def stats(self) -> Stats:
         """The queue in numbers, at O(1)."""
         return Stats(**self._run(self._core.stats()))
+
+    def _task_of(self, payload: Mapping[str, Any]) -> VTRRTask[Any, Any] | None:
+        """The task that a payload names, which may be anything, if it is one of this queue."""
+        return self.tasks.get(str(payload.get("task_name")))
 
     def _payload(self, id: object) -> dict[str, Any]:
         found = self.find(id)

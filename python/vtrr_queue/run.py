@@ -123,10 +123,10 @@ class Run:
         """After an error that left Celery's tracer: one of a hook, when the state was stored already, or of a backend
         that could not store it. The latter is not the task's fault."""
         if isinstance(error, Reject) and error.requeue:
-            return self.end("release")
+            return self.outcome(states.REJECTED, error)
         if not backend.has_failed(error):
             logger.error("%s: a hook of %s failed: %r", self.vtrr, self.delivery.id, error)
-            return self.end("fail", text=in_words(error).encode())
+            return self.outcome(states.FAILURE, error)
         if (state := backend.stored_state(self.own, self.delivery.id)) in states.READY_STATES:
             logger.error("%s: the state of %s was stored, and then: %r", self.vtrr, self.delivery.id, error)
             return self.outcome(str(state), error)
@@ -137,7 +137,11 @@ class Run:
 
 def pause_before(delivery: Delivery) -> float:
     """Seconds until a task that cannot be run now is delivered again: twice as long each time."""
-    return min(PAUSE_SECONDS * 2.0 ** min(delivery.deliveries - 1, 10), PAUSE_MOST)
+    return doubled(PAUSE_SECONDS, delivery.deliveries - 1, PAUSE_MOST)
+
+
+def doubled(seconds: float, times: int, most: float) -> float:
+    return min(seconds * 2.0 ** min(times, 32), most)
 
 
 def in_words(error: BaseException) -> str:

@@ -104,7 +104,7 @@ class Teller(threading.Thread):
 
     def tell_of(self, letter: dict[str, Any]) -> None:
         payload = look(letter["payload"])
-        task = self.vtrr.tasks.get(str(payload.get("task_name")))
+        task = self.vtrr._task_of(payload)
         kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
         if task is None or not task.ignore_result:
             with forks.quiet():

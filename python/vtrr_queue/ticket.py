@@ -15,7 +15,7 @@ from ._core import Delivery, Queue
 from .body import read
 from .client import ServerErrors
 from .hand import MOST, SHORT_SECONDS, Hand, Settling
-from .run import Run, in_words, pause_before
+from .run import Run, doubled, in_words, pause_before, storable
 from .tracing import DONE
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A task waits for its own message for one lease, and twice as long so many times.
-ASIDE_DOUBLINGS = 5
+# A task waits for its own message for one lease, then twice as long, up to so many.
+ASIDE_LEASES = 32
 # For so long a ticket tries to undo a dequeue whose reply was lost; and connection errors that say that there was none.
 UNDO_SECONDS = 5.0
 NOT_SENT = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -142,7 +142,7 @@ class Ticket:
             own = self.task.app.tasks.get(payload["task_name"])
         except Exception as error:
             logger.error("%s: %s is set aside, its payload is unreadable: %r", self.vtrr, delivery.id, error)
-            return (delivery.id, delivery.token, "fail", 0.0, f"unreadable payload: {error}".encode())
+            return (delivery.id, delivery.token, "fail", 0.0, storable(f"unreadable payload: {error}").encode())
         if own is None:
             delay = pause_before(delivery)
             logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
@@ -166,7 +166,7 @@ class Ticket:
         beside = self.vtrr.tagging == "all"
         # Longer each time that its message came too late: deliveries that were no runs.
         mishaps = max(0, delivery.deliveries - 1 - retries)
-        aside = 0.0 if beside else self.vtrr.lease * 2.0 ** min(mishaps, ASIDE_DOUBLINGS)
+        aside = 0.0 if beside else doubled(self.vtrr.lease, mishaps, ASIDE_LEASES * self.vtrr.lease)
         self.hand.put_back()
         self.hand.end((delivery.id, delivery.token, "release", aside, None))
         if not self.settle():
@@ -201,9 +201,9 @@ class Ticket:
         settlings = self.hand.collect()
         if not settlings:
             return True
-        answers = self.insist(lambda: self.vtrr._core.settle(settlings), self.vtrr.lease)
+        what = f"store how {settlings[0][0]} ended"
+        answers = self.insist(what, lambda: self.vtrr._core.settle(settlings), self.vtrr.lease)
         if answers is None:
-            logger.error("%s: how %s ended could not be stored", self.vtrr, settlings[0][0])
             return False
         self.settled(answers)
         self.hand.hold([])
@@ -240,9 +240,10 @@ class Ticket:
         if self.token is not None:
             self.give_back(None)  # the message's time is limited
         else:
-            self.insist(lambda: self.vtrr._core.release_owner(self.owner), min(self.vtrr.lease, UNDO_SECONDS))
+            seconds = min(self.vtrr.lease, UNDO_SECONDS)
+            self.insist("give back", lambda: self.vtrr._core.release_owner(self.owner), seconds)
 
-    def insist(self, command: Callable[[], Any], seconds: float) -> Any:
+    def insist(self, what: str, command: Callable[[], Any], seconds: float) -> Any:
         """Runs a command through an outage; None if that took longer."""
         end, pause = time.monotonic() + seconds, 0.1
         while True:
@@ -250,7 +251,7 @@ class Ticket:
                 return self.vtrr._run(command())
             except ServerErrors as error:
                 if time.monotonic() >= end:
-                    logger.error("%s: no answer for %g s: %r", self.vtrr, seconds, error)
+                    logger.error("%s: could not %s within %g s: %r", self.vtrr, what, seconds, error)
                     return None
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)

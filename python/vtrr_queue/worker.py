@@ -163,7 +163,7 @@ class Sweeper(threading.Thread):
         if not queued:
             return stats
         next_one = self.run_command(self.vtrr._core.peek(1))
-        task = self.vtrr.tasks.get(str(look(next_one[0][3]).get("task_name"))) if next_one else None
+        task = self.vtrr._task_of(look(next_one[0][3])) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             with forks.quiet():

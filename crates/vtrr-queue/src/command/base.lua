@@ -22,6 +22,7 @@ if tonumber(meta[1] or 1) > 1 then
   return {'ERR', 'version', 'the queue has format version ' .. meta[1] .. '; this client knows version 1: upgrade it'}
 end
 local mode, serial, tokens = meta[2], tonumber(meta[3] or 0), tonumber(meta[4] or 0)
+local tokens_before = tokens
 
 -- A whole number to be joined with text: Lua itself writes 14 digits.
 local function whole(n) return n < 1e14 and n or format('%.0f', n) end

@@ -19,5 +19,4 @@ holding.ids[#holding.ids + 1] = id
 holding.last[id] = false
 put(plan.owner, name, holding)
 commit(false)
-call('HSET', key.meta, 'token', format('%.0f', tokens))
 return {id, h.token, h.deliveries, h.blames, h.payload}

@@ -53,18 +53,36 @@ local function close_heads()
   end
 end
 
-local function write_lane(list, live_ones)
-  if live_ones == 0 then
-    if list.read then call('UNLINK', list.key) end
-  else
-    if list.taken == 1 then
-      call('LPOP', list.key)
-    elseif list.taken > 0 then
-      call('LTRIM', list.key, list.taken, -1)
-    end
-    if list.front then write('LPUSH', list.key, list.front) end
-    if list.back then write('RPUSH', list.key, list.back) end
+-- What comes to a lane, and what goes: at the end, unless that would take what comes.
+local function each_list(act)
+  for i = 1, #order.head_list do
+    local head = order.head_list[i]
+    if head.lane_list then act(head.lane_list, head.lane) end
+    if head.paid_list then act(head.paid_list, head.paid) end
   end
+end
+
+local function cut_lane(list, live_ones)
+  if live_ones == 0 then return end
+  if list.taken == 1 then
+    call('LPOP', list.key)
+  elseif list.taken > 0 then
+    call('LTRIM', list.key, list.taken, -1)
+  end
+  list.taken = 0
+end
+
+local function fill_lane(list, live_ones)
+  if live_ones == 0 then return end
+  if list.front then
+    cut_lane(list, live_ones)
+    write('LPUSH', list.key, list.front)
+  end
+  if list.back then write('RPUSH', list.key, list.back) end
+end
+
+local function drop_lane(list, live_ones)
+  if live_ones == 0 and list.read then call('UNLINK', list.key) end
 end
 
 -- A server keeps up to some hundred short members as one list, and walks it for each. A long one, put in and taken out
@@ -87,8 +105,8 @@ local function format_owner(holding)
   return table.concat(parts)
 end
 
--- Writes one overlay: what goes, then what comes.
-local function write_overlay(name)
+-- Writes what comes to one overlay, and answers what goes.
+local function write_new(name)
   local overlay, is_set = plan[name], SETS[name]
   local to_text = name == 'held' and format_held or format_owner -- the only ones with records in them
   local gone, n, args, m = {}, 0, {}, 0
@@ -106,14 +124,25 @@ local function write_overlay(name)
       m = m + 2
     end
   end
-  local remove = is_set and 'ZREM' or 'HDEL'
-  if n > 0 then write(remove, overlay.key, gone) end
   if m > 0 then write(is_set and 'ZADD' or 'HSET', overlay.key, args) end
   if m >= 32 and SMALL[name] then
     if is_set then call('ZADD', overlay.key, 0, LONG) else call('HSET', overlay.key, LONG, 0) end
-    call(remove, overlay.key, LONG)
+    gone[n + 1] = LONG
   end
+  return gone
 end
+
+local function write_gone(name, gone)
+  if #gone > 0 then write(SETS[name] and 'ZREM' or 'HDEL', plan[name].key, gone) end
+end
+
+local function write_overlay(name) write_gone(name, write_new(name)) end
+
+-- The order of the writes matters where a server that died in the middle of writing them to its file runs a part of them
+-- later: what says where a task is comes after its payload is there, and goes before the payload goes, or else says
+-- nothing; the sweep mends the rest.
+local COMES = {'lease', 'delayed', 'dead', 'held', 'queue', 'running', 'owner', 'error'}
+local GOES = {'held', 'error', 'task', 'waiting', 'queue', 'lease', 'delayed', 'dead', 'owner', 'running'}
 
 -- Writes the plan. `first` writes what a command has beside it. With `grows` it must start with a write that a full server
 -- refuses; else the first write is one that it lets through, and then it lets all of them through.
@@ -121,13 +150,24 @@ local function commit(grows, first)
   order.on_tag = false
   close_heads()
   forget_idle()
-  local names = {}
+  local gone, totals, sums = {}, {}, {}
   for name, overlay in pairs(plan) do
     if next(overlay.new) ~= nil then
       if not overlay.read then call(SETS[name] and 'ZCARD' or 'HLEN', overlay.key) end
-      if name ~= 'finish' and name ~= 'idle' then names[#names + 1] = name end
+      gone[name] = {}
     end
   end
+  for total, n in pairs(order.totals) do
+    if n ~= 0 then totals[#totals + 1] = total end
+  end
+  if #totals > 0 then
+    local before = call('HMGET', key.meta, unpack(totals))
+    for i = 1, #totals do
+      sums[2 * i - 1], sums[2 * i] = totals[i], format('%.0f', tonumber(before[i] or 0) + order.totals[totals[i]])
+    end
+  end
+  if tokens ~= tokens_before then sums[#sums + 1], sums[#sums + 2] = 'token', format('%.0f', tokens) end
+  if order.missing then sums[#sums + 1], sums[#sums + 2], sums[#sums + 3], sums[#sums + 4] = 'mend', 1, 'sweep_waiting', 0 end
   -- What is read after the first write is read before it too, in case that is not allowed.
   call('EXISTS', key.queue)
   local buried = next(plan.dead.new) ~= nil
@@ -139,12 +179,19 @@ local function commit(grows, first)
 
   if not grows then call('HDEL', key.meta, '') end
   if first then first() end
-  for i = 1, #order.head_list do
-    local head = order.head_list[i]
-    if head.lane_list then write_lane(head.lane_list, head.lane) end
-    if head.paid_list then write_lane(head.paid_list, head.paid) end
+  if gone.task then gone.task = write_new('task') end
+  if gone.waiting then gone.waiting = write_new('waiting') end
+  each_list(fill_lane)
+  for i = 1, #COMES do
+    local name = COMES[i]
+    if gone[name] then gone[name] = write_new(name) end
   end
-  for i = 1, #names do write_overlay(names[i]) end
+  for i = 1, #GOES do
+    local name = GOES[i]
+    if gone[name] then write_gone(name, gone[name]) end
+  end
+  each_list(drop_lane)
+  if gone.head then write_overlay('head') end
   if call('EXISTS', key.queue) == 0 then
     -- R5.
     call('DEL', key.virtual_time, key.finish, key.idle)
@@ -161,9 +208,8 @@ local function commit(grows, first)
     write('HDEL', key.error, oldest)
     write('HDEL', key.held, oldest)
   end
-  for total, n in pairs(order.totals) do
-    if n ~= 0 then call('HINCRBY', key.meta, total, n) end
-  end
+  if #sums > 0 then call('HSET', key.meta, unpack(sums)) end
+  each_list(cut_lane)
   if order.placed then redis.pcall('PUBLISH', key.wake, '') end
 end
 

@@ -14,7 +14,7 @@ if repeated or n == 0 then lease.next_due() end -- see commit
 if repeated then
   for _, id in ipairs(held_by(holding)) do
     local h = holding.last[id] and held_of(id)
-    if h and h.place == 'l' then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
+    if h and h.place == 'l' and h.owner == name then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
   end
   commit(false)
   return {codes, lease.next_due(), 0, deliveries}
@@ -30,7 +30,7 @@ if holding then
   for i = 1, #lost do
     order.count('released', 1)
     local h = held_of(lost[i])
-    if h then lease.revoke(lost[i], h, false, given_back) end
+    if h and h.place == 'l' and h.owner == name then lease.revoke(lost[i], h, false, given_back) end
   end
   lease.place_all(given_back)
 end
@@ -87,8 +87,10 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
     deliveries[delivered] = {id, token, count, blames, payload}
   else
     local h = held_of(id) or new_held(max_deliveries)
-    h.token = '-'
-    lease.bury(id, h, 'lost: the task was queued but its payload is missing')
+    if h.place == 'q' or h.place == 'Q' then
+      h.token = '-'
+      lease.bury(id, h, 'lost: the task was queued but its payload is missing')
+    end
   end
 end
 order.count('delivered', delivered)
@@ -107,5 +109,4 @@ if name ~= '' then
   put(plan.owner, name, #kept > 0 and holding)
 end
 commit(false)
-if delivered > 0 then call('HSET', key.meta, 'token', format('%.0f', tokens)) end
 return {codes, lease.next_due(), more and 1 or 0, deliveries}

@@ -104,8 +104,8 @@ commit(true, function()
   call('HSET', key.meta, 'version', 1, 'mode', mode, 'serial', format('%.0f', serial))
   if fresh == 0 then return end
   if mode == 'all' then
-    write('ZADD', key.queue, tags)
     write('HSET', key.task, pairs)
+    write('ZADD', key.queue, tags)
   elseif #pairs > 0 then
     write('HSET', key.waiting, pairs)
   end

@@ -10,7 +10,7 @@ local given_back = {}
 for i = 1, #late do
   local h = held_of(late[i])
   put(plan.delayed, late[i], nil)
-  if h then given_back[#given_back + 1] = lease.given(late[i], h, h.place == 'p') end
+  if h and (h.place == 'p' or h.place == 'r') then given_back[#given_back + 1] = lease.given(late[i], h, h.place == 'p') end
 end
 lease.place_all(given_back)
 budget = budget - #late

@@ -152,7 +152,7 @@ function lease.settle_owner(name, outcome, delay, text)
   fetch_all(plan.held, ids)
   for i = 1, #ids do
     local h = held_of(ids[i])
-    if h then lease.settle_one(ids[i], h, outcome, delay, text, given_back) end
+    if h and h.place == 'l' and h.owner == name then lease.settle_one(ids[i], h, outcome, delay, text, given_back) end
     codes[i] = 0
   end
   lease.place_all(given_back)
@@ -191,13 +191,13 @@ function lease.bring_due(limit)
     if expired[i] and (not late[j] or expired[i].at <= late[j].at) then
       local id = expired[i].id
       local h = held_of(id)
-      if h then lease.revoke(id, h, '', given_back) else put(plan.lease, id, nil) end
+      if h and h.place == 'l' then lease.revoke(id, h, '', given_back) else put(plan.lease, id, nil) end
       i = i + 1
     else
       local id = late[j].id
       local h = held_of(id)
       put(plan.delayed, id, nil)
-      if h then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
+      if h and (h.place == 'p' or h.place == 'r') then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
       j = j + 1
     end
   end

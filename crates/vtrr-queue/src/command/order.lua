@@ -11,6 +11,7 @@ local order = {
   skips = 1000, -- cancelled tasks that may still be skipped
   placed = false, -- whether consumers are to be woken
   served = 0,
+  missing = false, -- whether a lane had less than was counted
   on_tag = false, -- set while tasks are served: told of each new tag
 }
 order.V_before = order.V
@@ -175,7 +176,8 @@ function order.promote(head)
     local paid = head.paid > 0
     local text = order.pop(order.list_of(head, paid))
     if not text then
-      -- Somebody deleted payloads: nothing is left of what was counted.
+      -- Somebody deleted the lane, or a part of another transaction took from it: what is left of it waits for the sweep.
+      order.missing = true
       if paid then head.paid = 0 else head.lane = 0 end
     else
       local id, payload, weight = order.live(text)

@@ -3,9 +3,9 @@
 -- ARGV: none.
 -- Returns: {mode or '', queued, leased, delayed, dead, partitions, V, ms until something is due or -1, {total, n, …}}.
 local fields, counts = call('HGETALL', key.meta), {}
-local other = {version = true, mode = true, serial = true, token = true, sweep_head = true, sweep_held = true, flatten_head = true}
+local other = {version = true, mode = true, serial = true, token = true, mend = true, flatten_head = true}
 for i = 1, #fields, 2 do
-  if not other[fields[i]] then
+  if not other[fields[i]] and sub(fields[i], 1, 6) ~= 'sweep_' then
     counts[#counts + 1] = fields[i]
     counts[#counts + 1] = tonumber(fields[i + 1])
   end

@@ -3,7 +3,10 @@
 -- ARGV: limit, how long dead letters are kept (ms).
 -- Returns: {reclaimed, due, healed, dropped, 1 if there is more}.
 local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
-local cursors = call('HMGET', key.meta, 'sweep_head', 'sweep_held')
+local scans, cursors, next_cursor = {'head', 'held', 'waiting', 'task', 'dead'}, {}, {}
+local noted = call('HMGET', key.meta, 'mend', 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead')
+for i = 1, #scans do cursors[scans[i]] = noted[i + 1] or '0' end
+local mend = noted[1]
 local reclaimed, back = lease.bring_due(limit)
 local more = reclaimed + back == limit
 
@@ -33,8 +36,8 @@ end
 
 -- Heads that somebody else took; tags of mode `all` that somebody else used up.
 local healed = 0
-local found = call('HSCAN', key.head, cursors[1] or '0', 'COUNT', 500)
-local next_head = found[1]
+local found = call('HSCAN', key.head, cursors.head, 'COUNT', 500)
+next_cursor.head = found[1]
 plan.queue.read = true
 for i = 1, #found[2], 2 do
   local kind, _, _, old, _, id = order.parse_head(found[2][i + 1])
@@ -55,16 +58,109 @@ for i = 1, #found[2], 2 do
   end
 end
 
--- Records of redelivered tasks that somebody else took.
+-- What a part of a transaction left behind, and records of redelivered tasks that somebody else took: some of each key.
 local dropped = 0
-found = call('HSCAN', key.held, cursors[2] or '0', 'COUNT', 100)
-plan.held.read = true
-local next_held = found[1]
-for i = 1, #found[2], 2 do
-  local id, at = found[2][i], byte(found[2][i + 1])
-  if (at == 81 or at == 113) and plan.held.new[id] == nil and not score(plan.queue, id) and not get(plan.waiting, id) then
-    put(plan.held, id, nil)
-    dropped = dropped + 1
+local function some(name, count)
+  local found = call(name == 'dead' and 'ZSCAN' or 'HSCAN', key[name], cursors[name], 'COUNT', count)
+  plan[name].read, next_cursor[name] = true, found[1]
+  local fields, texts = {}, {}
+  for i = 1, #found[2], 2 do
+    -- What this sweep has touched is right, and a scan may bring a field twice.
+    if plan[name].new[found[2][i]] == nil and not texts[found[2][i]] then
+      fields[#fields + 1] = found[2][i]
+      texts[found[2][i]] = found[2][i + 1]
+    end
+  end
+  if name ~= 'held' then fetch_all(plan.held, fields) end
+  return fields, texts
+end
+local function drop(name, field)
+  put(plan[name], field, nil)
+  dropped = dropped + 1
+end
+
+-- A held task is where its record says.
+local SET_OF = {l = 'lease', p = 'delayed', r = 'delayed', d = 'dead'}
+local fields, texts = some('held', 100)
+for i = 1, #fields do
+  local id = fields[i]
+  local at = sub(texts[id], 1, 1)
+  local set = SET_OF[at]
+  if set then
+    if not score(plan[set], id) then
+      put(plan[set], id, at == 'l' and now + 30000 or now)
+      healed = healed + 1
+    end
+  elseif not score(plan.queue, id) and not get(plan.waiting, id) then
+    drop('held', id)
+  end
+end
+
+-- A waiting task is in a lane, unless it is leased, delayed or dead. With no lane it got lost: it gets behind the others.
+fields, texts = some('waiting', mend and 500 or 100)
+local partitions, lost = {}, {}
+for i = 1, #fields do
+  local h = held_of(fields[i])
+  local payload, _, number = unpack_waiting(texts[fields[i]])
+  local partition = partition_of(payload)
+  local of = lost[partition]
+  if not of then
+    of = {}
+    lost[partition] = of
+    partitions[#partitions + 1] = partition
+  end
+  if h and SET_OF[h.place] then
+    drop('waiting', fields[i])
+  else
+    of[#of + 1] = {number = tonumber(number), id = fields[i], paid = h and h.place == 'Q'}
+  end
+end
+for from = 1, #partitions, 1000 do order.load_heads({unpack(partitions, from, math.min(from + 999, #partitions))}) end
+for _, partition in ipairs(partitions) do
+  local head, of = order.heads[partition], lost[partition]
+  -- A list in which nothing is counted goes.
+  if head.lane == 0 then order.check_list(order.list_of(head, false)) end
+  if head.paid == 0 then order.check_list(order.list_of(head, true)) end
+  if head.lane + head.paid == 0 then
+    table.sort(of, function(a, b) return a.number < b.number end)
+    if #of > 0 and order.unpaid(head) == 0 then order.arrive(head) end
+    for i = 1, #of do
+      order.push_back(order.list_of(head, of[i].paid), whole(of[i].number) .. ' ' .. of[i].id)
+      local which = of[i].paid and 'paid' or 'lane'
+      head[which] = head[which] + 1
+      healed = healed + 1
+    end
+    -- What is not in the list yet cannot be taken from it: a ghost stands for it.
+    if #of > 0 and head.kind == '-' then
+      order.placed = true
+      head.kind = 'g'
+      order.put_tag(order.ghost(head), order.next_start(head))
+    end
+  end
+end
+
+-- A tagged task is in `queue`.
+fields = some('task', 100)
+for i = 1, #fields do
+  local id = fields[i]
+  if not score(plan.queue, id) then
+    local h = held_of(id)
+    if h and SET_OF[h.place] or get(plan.waiting, id) then
+      drop('task', id)
+    else
+      put(plan.queue, id, order.V)
+      healed = healed + 1
+    end
+  end
+end
+
+-- A dead letter is held.
+fields = some('dead', 100)
+for i = 1, #fields do
+  local h = held_of(fields[i])
+  if not h or h.place ~= 'd' then
+    drop('dead', fields[i])
+    put(plan.error, fields[i], nil)
   end
 end
 
@@ -74,19 +170,24 @@ for i = 1, #old do
   if plan.dead.new[old[i]] == nil then lease.forget_dead(old[i]) end
 end
 
--- Tasks in flight, counted anew while that is little work.
+-- Tasks in flight, and who holds them, counted anew while that is little work.
 local leases = call('ZRANGE', key.lease, 0, 1000, 'WITHSCORES')
 plan.lease.read = true
 if #leases <= 2000 then
-  local running_now, leased = {}, {}
+  local running_now, leased, holders = {}, {}, {}
   for i = 1, #leases, 2 do
     if plan.lease.new[leases[i]] == nil then leased[#leased + 1] = leases[i] end
   end
   fetch_all(plan.held, leased)
   for i = 1, #leased do
     local h = held_of(leased[i])
-    local partition = h and partition_of(h.payload)
-    if partition then running_now[partition] = (running_now[partition] or 0) + 1 end
+    if h and h.place == 'l' then
+      holders[leased[i]] = h.owner
+      local partition = partition_of(h.payload)
+      if partition then running_now[partition] = (running_now[partition] or 0) + 1 end
+    else
+      drop('lease', leased[i])
+    end
   end
   local counted = call('HGETALL', key.running)
   for i = 1, #counted, 2 do
@@ -95,11 +196,34 @@ if #leases <= 2000 then
     running_now[counted[i]] = nil
   end
   for partition, n in pairs(running_now) do put(plan.running, partition, n) end
+  if call('HLEN', key.owner) <= 1000 then
+    plan.owner.read = true
+    for _, name in ipairs(call('HKEYS', key.owner)) do
+      local holding, before = holding_of(name)
+      before = holding and holding.count
+      for _, id in ipairs(held_by(holding)) do
+        if holders[id] ~= name then
+          holding.last[id] = nil
+          holding.count = holding.count - 1
+        end
+      end
+      if holding and holding.count < before then put(plan.owner, name, holding.count > 0 and holding) end
+    end
+  end
 end
 
 order.served = limit
-if next_head ~= '0' or #old == limit then more = true end
-commit(false)
-if next_head == '0' then call('HDEL', key.meta, 'sweep_head') else call('HSET', key.meta, 'sweep_head', next_head) end
-if next_held == '0' then call('HDEL', key.meta, 'sweep_held') else call('HSET', key.meta, 'sweep_held', next_held) end
+if next_cursor.head ~= '0' or #old == limit then more = true end
+if mend and next_cursor.waiting ~= '0' then more = true end
+commit(false, function()
+  if mend and next_cursor.waiting == '0' then call('HDEL', key.meta, 'mend') end
+  for i = 1, #scans do
+    local name = scans[i]
+    if next_cursor[name] ~= '0' then
+      call('HSET', key.meta, 'sweep_' .. name, next_cursor[name])
+    elseif cursors[name] ~= '0' then
+      call('HDEL', key.meta, 'sweep_' .. name)
+    end
+  end
+end)
 return {reclaimed, back, healed, dropped, more and 1 or 0}

@@ -18,5 +18,6 @@ mod reference;
 mod resp;
 mod runners;
 mod server;
+mod torn;
 mod worker;
 mod world;

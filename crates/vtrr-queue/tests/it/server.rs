@@ -183,6 +183,11 @@ impl Server {
         self.launch();
     }
 
+    /// What the server has written to its append-only file since it started with an empty directory.
+    pub(crate) fn appended(&self) -> Vec<u8> {
+        fs::read(self.dir.join("appendonlydir/appendonly.aof.1.incr.aof")).expect("Redis 7, with --appendonly yes")
+    }
+
     /// Freezes the process: connections stay open and nothing answers.
     pub(crate) fn pause(&mut self) {
         signal("STOP", &self.pid().to_string());

@@ -1,0 +1,201 @@
+//! A server that dies while it writes its append-only file leaves a part of a transaction in it. Redis and Valkey drop that
+//! part from their memory when they load the file, but not always from the file: where it ends in the middle of a command,
+//! they cut off that command alone. What they write next is appended to it, so the load after the next crash runs the part
+//! after all, right before what came then. Whatever the part, every task must be there once both have run, and no key may
+//! stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use vtrr_queue::{Call, Queue};
+
+use crate::busy::{Busy, Mode, owner};
+use crate::clocked::Clocked;
+use crate::resp;
+use crate::server::{Kind, Server};
+
+const NAME: &str = "q";
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A server with an append-only file, and what is in it.
+struct Torn {
+    server: Server,
+    clocked: Clocked,
+    /// What made the queue as it is before each case.
+    made: Vec<u8>,
+    faults: Vec<String>,
+}
+
+/// What became of the tasks: how often each was delivered at the end, and which are dead letters.
+#[derive(Debug, Default)]
+struct Fate {
+    delivered: BTreeMap<String, u32>,
+    dead: BTreeSet<String>,
+}
+
+impl Fate {
+    fn ids(&self) -> BTreeSet<&str> {
+        self.delivered.keys().chain(&self.dead).map(String::as_str).collect()
+    }
+}
+
+impl Torn {
+    fn new() -> Self {
+        let server = Server::options(Kind::Redis).arg("--appendonly", "yes").arg("--appendfsync", "no").start();
+        let clocked = Clocked::at(&server.url());
+        Self { server, clocked, made: Vec::new(), faults: Vec::new() }
+    }
+
+    /// What `act` makes the server append.
+    fn appended(&mut self, act: impl FnOnce(&mut Self)) -> Vec<u8> {
+        let before = self.server.appended().len();
+        act(self);
+        self.server.appended().split_off(before)
+    }
+
+    /// Runs what was appended once.
+    fn replay(&self, parts: &[&[u8]]) {
+        let mut socket = UnixStream::connect(self.server.socket()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        for part in parts {
+            socket.write_all(part).unwrap();
+        }
+        let end = "the end of the replay";
+        socket.write_all(&resp::command(&["ECHO", end])).unwrap();
+        let (mut replies, mut chunk) = (Vec::new(), vec![0; 65_536]);
+        while !replies.ends_with(format!("{end}\r\n").as_bytes()) {
+            let length = socket.read(&mut chunk).unwrap();
+            assert_ne!(length, 0);
+            replies.extend_from_slice(&chunk[..length]);
+        }
+        let replies = String::from_utf8_lossy(&replies);
+        assert!(!replies.split("\r\n").any(|line| line.starts_with('-')), "{replies}");
+    }
+
+    /// The queue as it was before, then these.
+    fn restore(&self, parts: &[&[u8]]) {
+        let flush = resp::command(&["FLUSHALL"]);
+        let parts: Vec<_> = [&*flush, &self.made].into_iter().chain(parts.iter().copied()).collect();
+        self.replay(&parts);
+    }
+
+    /// Hours later, one worker does all that is left.
+    fn drain(&mut self, busy: &Busy, title: &str) -> Fate {
+        let (queue, mut fate, mut idle_rounds) = (Queue::new(NAME).unwrap(), Fate::default(), 0);
+        for round in 2..30 {
+            self.clocked.set_clock(busy.now_us + round * 3_600_000_000);
+            let swept = self.clocked.run(queue.sweep()).unwrap();
+            let command = queue.dequeue(100).unwrap().lease(HOUR).unwrap().owner(owner("last"), Vec::new());
+            let dequeued = self.clocked.run(command).unwrap();
+            for delivery in &dequeued.deliveries {
+                self.clocked.run(queue.ack(delivery).unwrap()).unwrap();
+            }
+            let idle = dequeued.deliveries.is_empty() && !swept.more;
+            for delivery in dequeued.deliveries {
+                let id = delivery.id.as_str().split('~').next().unwrap().to_owned();
+                *fate.delivered.entry(id).or_default() += 1;
+            }
+            idle_rounds = if idle { idle_rounds + 1 } else { 0 };
+            if idle_rounds == 3 {
+                break;
+            }
+        }
+        let dead = self.clocked.run(queue.dead_letters(0, 100).unwrap()).unwrap();
+        fate.dead.extend(dead.iter().map(|letter| letter.id.to_string()));
+        for letter in dead {
+            self.clocked.run(queue.discard([letter.id]).unwrap()).unwrap();
+        }
+        for _ in 0..2 {
+            self.clocked.run(queue.sweep()).unwrap();
+        }
+        let mut left = self.clocked.keys(NAME);
+        left.retain(|key, _| !["meta", "share", "request", "answer", "current_virtual_time"].contains(&key.as_str()));
+        if !left.is_empty() {
+            self.faults.push(format!("{title}: left: {left:?}"));
+        }
+        fate
+    }
+
+    fn case(&mut self, busy: &Busy, title: &str, call: &Call, next: &Call) -> usize {
+        let mut run = |call: &Call| {
+            self.restore(&[]);
+            self.clocked.set_clock(busy.now_us);
+            self.appended(|it| drop(it.clocked.send(call)))
+        };
+        let (whole, after) = (run(call), run(next));
+        let commands = commands(&whole);
+        if commands.len() < 4 {
+            return 0; // one write is never torn
+        }
+        self.restore(&[&after]);
+        let never = self.drain(busy, title);
+        self.restore(&[&whole]);
+        self.clocked.set_clock(busy.now_us);
+        drop(self.clocked.send(next));
+        let both = self.drain(busy, title);
+        let (never, both) = (never.ids(), both.ids());
+        // Without MULTI, and at most to right before EXEC.
+        for end in 2..commands.len() {
+            let title = format!("{title}, torn after {}", String::from_utf8_lossy(commands[end - 1]).replace("\r\n", " "));
+            self.restore(&[&commands[1..end].concat(), &after]);
+            let fate = self.drain(busy, &title);
+            let ids = fate.ids();
+            let (must, may): (BTreeSet<_>, BTreeSet<_>) = (&never & &both, &never | &both);
+            if !must.is_subset(&ids) {
+                self.faults.push(format!("{title}: lost {:?}", &must - &ids));
+            }
+            if !ids.is_subset(&may) {
+                self.faults.push(format!("{title}: made up {:?}", &ids - &may));
+            }
+            if fate.delivered.values().any(|&n| n > 2) {
+                self.faults.push(format!("{title}: too often {fate:?}"));
+            }
+        }
+        commands.len()
+    }
+}
+
+fn commands(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut commands = Vec::new();
+    while let Some(length) = resp::frame_length(bytes) {
+        commands.push(&bytes[..length]);
+        bytes = &bytes[length..];
+    }
+    assert!(bytes.is_empty());
+    commands.retain(|command| !String::from_utf8_lossy(command).contains("\r\nSELECT\r\n"));
+    commands
+}
+
+fn every_part_of_every_transaction(mode: Mode) {
+    let torn = &mut Torn::new();
+    let mut busy = None;
+    torn.made = torn.appended(|it| busy = Some(Busy::make(&mut it.clocked, NAME, mode)));
+    let busy = busy.unwrap();
+    let all: BTreeMap<_, _> = busy.calls().into_iter().collect();
+    let other = &all["dequeue: everything"];
+    let mut parts = 0;
+    for (title, call) in &all {
+        for (after, next) in [("itself", call), ("another dequeue", other)] {
+            parts += torn.case(&busy, &format!("{title}, then {after}"), call, next);
+        }
+    }
+    assert!(torn.faults.is_empty(), "{} of {parts} parts:\n{}", torn.faults.len(), torn.faults.join("\n"));
+    assert!(parts > 200, "{parts}");
+}
+
+#[test]
+fn every_part_of_a_transaction_may_run_later_head() {
+    every_part_of_every_transaction(Mode::Head);
+}
+
+#[test]
+fn every_part_of_a_transaction_may_run_later_all() {
+    every_part_of_every_transaction(Mode::All);
+}
+
+#[test]
+fn every_part_of_a_transaction_may_run_later_back() {
+    every_part_of_every_transaction(Mode::Back);
+}

@@ -48,6 +48,15 @@ local function heal_stuck()
   end
 end
 
+-- Places of held tasks that are not queued.
+local SET_ASIDE = {l = true, p = true, r = true, d = true}
+
+-- Whether two payloads are of one task: then both are ours, with one serial.
+local function is_same(one, other)
+  local _, _, number = read(one)
+  return number and number == select(3, read(other))
+end
+
 local reclaimed, back = lease.bring_due(100)
 heal_stuck()
 serve.begin(n)
@@ -60,12 +69,14 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
   local id, start, payload, partition = serve.take()
   if not id then break end
   order.served = order.served + 1
-  if payload then
+  local h = held_of(id)
+  if h and SET_ASIDE[h.place] and (not payload or is_same(payload, h.payload)) then
+    -- Its tag is what a part of a transaction left.
+  elseif payload then
     bytes = bytes + #payload
     tokens = tokens + 1
     local token, count, blames = stamp .. whole(tokens), 1, 0
-    local h = held_of(id)
-    if (h and h.place ~= 'q' and h.place ~= 'Q') or (not partition and get(plan.waiting, id)) then
+    if (h and SET_ASIDE[h.place]) or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.
       id = id .. '~' .. token
       h = nil
@@ -86,11 +97,9 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
     delivered = delivered + 1
     deliveries[delivered] = {id, token, count, blames, payload}
   else
-    local h = held_of(id) or new_held(max_deliveries)
-    if h.place == 'q' or h.place == 'Q' then
-      h.token = '-'
-      lease.bury(id, h, 'lost: the task was queued but its payload is missing')
-    end
+    h = h or new_held(max_deliveries)
+    h.token = '-'
+    lease.bury(id, h, 'lost: the task was queued but its payload is missing')
   end
 end
 order.count('delivered', delivered)

@@ -4,9 +4,9 @@
 -- Returns: {reclaimed, due, healed, dropped, 1 if there is more}.
 local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
 local scans, cursors, next_cursor = {'head', 'held', 'waiting', 'task', 'dead'}, {}, {}
-local noted = call('HMGET', key.meta, 'mend', 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead')
-for i = 1, #scans do cursors[scans[i]] = noted[i + 1] or '0' end
-local mend = noted[1]
+local noted = call('HMGET', key.meta, 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead', 'sweep_count', 'mend')
+for i = 1, #scans do cursors[scans[i]] = noted[i] or '0' end
+local count, mend = tonumber(noted[6] or 100), noted[7]
 local reclaimed, back = lease.bring_due(limit)
 local more = reclaimed + back == limit
 
@@ -58,13 +58,15 @@ for i = 1, #found[2], 2 do
   end
 end
 
--- What a part of a transaction left behind, and records of redelivered tasks that somebody else took: some of each key.
-local dropped = 0
-local function some(name, count)
-  local found = call(name == 'dead' and 'ZSCAN' or 'HSCAN', key[name], cursors[name], 'COUNT', count)
+-- What a part of a transaction left behind, and records of redelivered tasks that somebody else took: about `count` fields
+-- of each key, fewer next time where they are long.
+local dropped, scanned = 0, 0
+local function some(name, times)
+  local found = call(name == 'dead' and 'ZSCAN' or 'HSCAN', key[name], cursors[name], 'COUNT', count * (times or 1))
   plan[name].read, next_cursor[name] = true, found[1]
   local fields, texts = {}, {}
   for i = 1, #found[2], 2 do
+    scanned = scanned + #found[2][i + 1]
     -- What this sweep has touched is right, and a scan may bring a field twice.
     if plan[name].new[found[2][i]] == nil and not texts[found[2][i]] then
       fields[#fields + 1] = found[2][i]
@@ -81,7 +83,7 @@ end
 
 -- A held task is where its record says.
 local SET_OF = {l = 'lease', p = 'delayed', r = 'delayed', d = 'dead'}
-local fields, texts = some('held', 100)
+local fields, texts = some('held')
 for i = 1, #fields do
   local id = fields[i]
   local at = sub(texts[id], 1, 1)
@@ -97,7 +99,7 @@ for i = 1, #fields do
 end
 
 -- A waiting task is in a lane, unless it is leased, delayed or dead. With no lane it got lost: it gets behind the others.
-fields, texts = some('waiting', mend and 500 or 100)
+fields, texts = some('waiting', mend and 5)
 local partitions, lost = {}, {}
 for i = 1, #fields do
   local h = held_of(fields[i])
@@ -140,7 +142,7 @@ for _, partition in ipairs(partitions) do
 end
 
 -- A tagged task is in `queue`.
-fields = some('task', 100)
+fields = some('task')
 for i = 1, #fields do
   local id = fields[i]
   if not score(plan.queue, id) then
@@ -155,7 +157,7 @@ for i = 1, #fields do
 end
 
 -- A dead letter is held.
-fields = some('dead', 100)
+fields = some('dead')
 for i = 1, #fields do
   local h = held_of(fields[i])
   if not h or h.place ~= 'd' then
@@ -215,7 +217,9 @@ end
 order.served = limit
 if next_cursor.head ~= '0' or #old == limit then more = true end
 if mend and next_cursor.waiting ~= '0' then more = true end
+local next_count = scanned > 1048576 and math.max(math.floor(count / 4), 1) or math.min(2 * count, 100)
 commit(false, function()
+  if next_count ~= count then call('HSET', key.meta, 'sweep_count', next_count) end
   if mend and next_cursor.waiting == '0' then call('HDEL', key.meta, 'mend') end
   for i = 1, #scans do
     local name = scans[i]

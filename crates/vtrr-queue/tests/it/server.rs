@@ -185,7 +185,21 @@ impl Server {
 
     /// What the server has written to its append-only file since it started with an empty directory.
     pub(crate) fn appended(&self) -> Vec<u8> {
-        fs::read(self.dir.join("appendonlydir/appendonly.aof.1.incr.aof")).expect("Redis 7, with --appendonly yes")
+        fs::read(self.append_only_file()).expect("the server runs with --appendonly yes")
+    }
+
+    /// Takes the last bytes from its append-only file, as if it had died while it wrote them.
+    pub(crate) fn tear(&self, bytes: u64) {
+        let file = fs::File::options().write(true).open(self.append_only_file()).expect("the server has such a file");
+        let length = file.metadata().expect("it is open").len();
+        file.set_len(length - bytes).expect("it is a file");
+    }
+
+    fn append_only_file(&self) -> PathBuf {
+        self.dir.join(match self.options.kind {
+            Kind::Redis62 => "appendonly.aof",
+            Kind::Redis | Kind::Valkey => "appendonlydir/appendonly.aof.1.incr.aof",
+        })
     }
 
     /// Freezes the process: connections stay open and nothing answers.

@@ -7,16 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use vtrr_queue::{Call, Queue};
+use vtrr_queue::{Call, Queue, Redis, Runner as _};
 
-use crate::busy::{Busy, Mode, owner};
+use crate::busy::{Busy, Mode, enqueue, owner};
 use crate::clocked::Clocked;
 use crate::resp;
 use crate::server::{Kind, Server};
 
 const NAME: &str = "q";
+const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A server with an append-only file, and what is in it.
@@ -149,7 +150,8 @@ impl Torn {
             if !ids.is_subset(&may) {
                 self.faults.push(format!("{title}: made up {:?}", &ids - &may));
             }
-            if fate.delivered.values().any(|&n| n > 2) {
+            // A head that 0.1.0 had taken: what was promoted for it may be promoted once more.
+            if fate.delivered.values().map(|n| n - 1).sum::<u32>() > 2 {
                 self.faults.push(format!("{title}: too often {fate:?}"));
             }
         }
@@ -198,4 +200,35 @@ fn every_part_of_a_transaction_may_run_later_all() {
 #[test]
 fn every_part_of_a_transaction_may_run_later_back() {
     every_part_of_every_transaction(Mode::Back);
+}
+
+#[test]
+fn a_torn_file_loses_no_task() {
+    for kind in Kind::ALL {
+        let mut server = Server::options(kind).arg("--appendonly", "yes").arg("--appendfsync", "always").start();
+        let redis = Redis::connect(&server.url()).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let queue = Queue::new(NAME).unwrap();
+        let dequeue = |n: usize, name: &str| {
+            let command = queue.dequeue(n).unwrap().lease(SECOND).unwrap().owner(owner(name), Vec::new());
+            runtime.block_on(redis.run(command)).unwrap().deliveries
+        };
+        runtime.block_on(redis.run(enqueue(&queue, "a", 0..20))).unwrap();
+        dequeue(8, "torn");
+        server.kill9();
+        // All of it but the end of the EXEC.
+        server.tear(3);
+        server.restart();
+        let mut seen: BTreeSet<_> = dequeue(5, "first").into_iter().map(|delivery| delivery.id.to_string()).collect();
+        assert_eq!(seen, (0..5).map(|n| format!("a{n}")).collect(), "{kind:?}: the torn dequeue did not happen");
+        server.kill9();
+        server.restart();
+        let deadline = Instant::now() + 20 * SECOND;
+        while seen.len() < 20 && Instant::now() < deadline {
+            runtime.block_on(redis.run(queue.sweep())).unwrap();
+            seen.extend(dequeue(100, "last").into_iter().map(|delivery| delivery.id.to_string()));
+            std::thread::sleep(SECOND / 10);
+        }
+        assert_eq!(seen.len(), 20, "{kind:?}: {seen:?}");
+    }
 }

@@ -9,8 +9,9 @@ use crate::state::{MAX_DEAD_MS, MAX_SWEEP, State};
 pub(crate) const SCRIPT: Script = script!("sweep", "order", "commit", "lease");
 
 /// Takes back expired leases, brings back delayed tasks that are due, gives partitions whose head was taken by 0.1.0
-/// workers a new one, drops what those workers left over, and dead letters older than 30 days. At most 250 tasks and
-/// about 500 partitions; [`Swept::more`] says whether to call again. Any number of sweepers may run at once.
+/// workers a new one, drops what those workers left over, mends what a server left that died while it wrote its file
+/// (docs/decisions/0009-torn-files.md), and drops dead letters older than 30 days. At most 250 tasks, about 500 partitions
+/// and about 100 fields of each key; [`Swept::more`] says whether to call again. Any number of sweepers may run at once.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until a runner runs it"]
 pub struct Sweep {
@@ -25,9 +26,9 @@ pub struct Swept {
     pub reclaimed: u64,
     /// Delayed tasks that were due.
     pub due: u64,
-    /// Partitions that got a new head.
+    /// Partitions that got a new head, and tasks that got their place back.
     pub healed: u64,
-    /// Records of tasks that 0.1.0 workers took.
+    /// Records of tasks that 0.1.0 workers took, and entries that nothing stands for.
     pub dropped: u64,
     /// Whether there is more to do.
     pub more: bool,

@@ -88,7 +88,7 @@ end
 -- A server keeps up to some hundred short members as one list, and walks it for each. A long one, put in and taken out
 -- again, makes a table of it for good: worth it where a call writes many. No task and no partition can have its name.
 local SMALL = {queue = true, lease = true, head = true, finish = true, running = true}
-local LONG = string.rep('-', 65) .. '\0'
+local LONG = order.LONG
 
 local SETS = {queue = true, lease = true, delayed = true, dead = true, idle = true}
 
@@ -127,7 +127,7 @@ local function write_new(name)
   if m > 0 then write(is_set and 'ZADD' or 'HSET', overlay.key, args) end
   if m >= 32 and SMALL[name] then
     if is_set then call('ZADD', overlay.key, 0, LONG) else call('HSET', overlay.key, LONG, 0) end
-    gone[n + 1] = LONG
+    call(is_set and 'ZREM' or 'HDEL', overlay.key, LONG)
   end
   return gone
 end
@@ -144,11 +144,28 @@ local function write_overlay(name) write_gone(name, write_new(name)) end
 local COMES = {'lease', 'delayed', 'dead', 'held', 'queue', 'running', 'owner', 'error'}
 local GOES = {'held', 'error', 'task', 'waiting', 'queue', 'lease', 'delayed', 'dead', 'owner', 'running'}
 
--- Writes the plan. `first` writes what a command has beside it. With `grows` it must start with a write that a full server
+-- Dead letters beyond the 10,000 youngest go, as many as come; at most 1,000 per call.
+local function forget_oldest_dead()
+  local dead, more = plan.dead, 0
+  for id, at in pairs(dead.new) do more = more + (at and 1 or 0) end
+  if more == 0 then return end
+  dead.read, plan.error.read = true, true
+  call('HLEN', key.error)
+  local too_many = math.min(call('ZCARD', key.dead) + more - 10000, 1000)
+  if too_many <= 0 then return end
+  local oldest = call('ZRANGE', key.dead, 0, too_many - 1)
+  fetch(plan.held, oldest)
+  for i = 1, #oldest do
+    if dead.new[oldest[i]] == nil then order.forget_dead(oldest[i]) end
+  end
+end
+
+-- Writes the plan. `first` and `last` write what a command has beside it. With `grows` it must start with a write that a full server
 -- refuses; else the first write is one that it lets through, and then it lets all of them through.
-local function commit(grows, first)
+local function commit(grows, first, last)
   order.on_tag = false
   close_heads()
+  if rawget(plan, 'dead') then forget_oldest_dead() end
   forget_idle()
   local gone, totals, sums = {}, {}, {}
   for name, overlay in pairs(plan) do
@@ -167,18 +184,12 @@ local function commit(grows, first)
     end
   end
   if tokens ~= tokens_before then sums[#sums + 1], sums[#sums + 2] = 'token', format('%.0f', tokens) end
-  if order.missing then sums[#sums + 1], sums[#sums + 2], sums[#sums + 3], sums[#sums + 4] = 'mend', 1, 'sweep_waiting', 0 end
   -- What is read after the first write is read before it too, in case that is not allowed.
   call('EXISTS', key.queue)
-  local buried = next(plan.dead.new) ~= nil
-  if buried then
-    call('HLEN', key.error)
-    call('ZCARD', key.dead)
-    call('ZRANGE', key.dead, 0, 0)
-  end
 
   if not grows then call('HDEL', key.meta, '') end
   if first then first() end
+  if order.missing then call('HSET', key.meta, 'mend', 1, 'sweep_waiting', 0) end
   if gone.task then gone.task = write_new('task') end
   if gone.waiting then gone.waiting = write_new('waiting') end
   each_list(fill_lane)
@@ -201,14 +212,8 @@ local function commit(grows, first)
     write_overlay('idle')
     if order.V ~= order.V_before then call('SET', key.virtual_time, order.V) end
   end
-  local too_many = buried and call('ZCARD', key.dead) - 10000 or 0
-  if too_many > 0 then
-    local oldest = call('ZRANGE', key.dead, 0, math.min(too_many, 1000) - 1)
-    write('ZREM', key.dead, oldest)
-    write('HDEL', key.error, oldest)
-    write('HDEL', key.held, oldest)
-  end
   if #sums > 0 then call('HSET', key.meta, unpack(sums)) end
+  if last then last() end
   each_list(cut_lane)
   if order.placed then redis.pcall('PUBLISH', key.wake, '') end
 end

@@ -9,6 +9,6 @@ fetch(plan.held, ids)
 fetch(plan.error, ids)
 for i = 1, #ids do
   local h = held_of(ids[i])
-  if h then letters[#letters + 1] = {ids[i], tonumber(found[2 * i]), h.deliveries, get(plan.error, ids[i]) or '', h.payload} end
+  if h and h.place == 'd' then letters[#letters + 1] = {ids[i], tonumber(found[2 * i]), h.deliveries, get(plan.error, ids[i]) or '', h.payload} end
 end
 return letters

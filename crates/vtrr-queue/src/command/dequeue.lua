@@ -26,11 +26,10 @@ if holding then
   for _, id in ipairs(held_by(holding)) do
     if not keep[id] then lost[#lost + 1] = id end
   end
-  fetch_all(plan.held, lost)
+  lost = lease.owned(name, lost)
   for i = 1, #lost do
     order.count('released', 1)
-    local h = held_of(lost[i])
-    if h and h.place == 'l' and h.owner == name then lease.revoke(lost[i], h, false, given_back) end
+    lease.revoke(lost[i], held_of(lost[i]), false, given_back)
   end
   lease.place_all(given_back)
 end

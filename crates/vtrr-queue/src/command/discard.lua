@@ -7,7 +7,7 @@ fetch(plan.held, ARGV)
 for i = 1, #ARGV do
   local h = held_of(ARGV[i])
   flags[i] = h and h.place == 'd' and 1 or 0
-  if flags[i] == 1 then lease.forget_dead(ARGV[i]) end
+  if flags[i] == 1 then order.forget_dead(ARGV[i]) end
 end
 commit(false)
 return {flags}

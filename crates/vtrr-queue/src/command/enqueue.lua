@@ -43,7 +43,7 @@ if given == '1' then
     if skip[i] then
       duplicates[#duplicates + 1] = i - 1
     elseif h then
-      lease.forget_dead(id)
+      order.forget_dead(id)
     end
   end
 end

@@ -30,6 +30,7 @@ local function flatten_head(head)
     list.want = math.max(math.min(budget, paid and head.paid or head.lane, 100), 1)
     local text = order.pop(list)
     if not text then
+      order.missing = true
       if paid then head.paid = 0 else head.lane = 0 end
     else
       budget = budget - 1
@@ -57,6 +58,24 @@ if not done and budget > 0 then
   for i = 1, #found[2], 2 do finished = flatten_head(order.head_of(found[2][i])) and finished end
   for _, head in ipairs(order.head_list) do finished = flatten_head(head) and finished end
   if finished then cursor = found[1] end
+end
+-- What has lost its lane gets its tag too.
+if not done and cursor == '0' and budget > 0 then
+  local found = call('HSCAN', key.waiting, 0, 'COUNT', 10)[2]
+  plan.waiting.read = true
+  for i = 1, #found, 2 do
+    if plan.waiting.new[found[i]] == nil then
+      local payload, weight = unpack_waiting(found[i + 1])
+      local head, h = order.head_of(partition_of(payload)), held_of(found[i])
+      if h and h.place ~= 'q' and h.place ~= 'Q' then
+        put(plan.waiting, found[i], nil)
+      elseif head.lane + head.paid == 0 then
+        put(plan.waiting, found[i], nil)
+        order.put_tag(found[i], order.charge(head, weight), payload)
+        head.old = head.old + 1
+      end
+    end
+  end
 end
 call('HLEN', key.waiting)
 call('ZCARD', key.lease)

@@ -20,10 +20,21 @@ function lease.finish(id, partition, holder)
   put(plan.owner, holder, holding.count > 0 and holding)
 end
 
-function lease.forget_dead(id)
-  put(plan.dead, id, nil)
-  put(plan.error, id, nil)
-  put(plan.held, id, nil)
+-- What an owner holds of these; the others are not its own any more.
+function lease.owned(name, ids)
+  local holding, owned = holding_of(name), {}
+  fetch_all(plan.held, ids)
+  for i = 1, #ids do
+    local h = held_of(ids[i])
+    if h and h.place == 'l' and h.owner == name then
+      owned[#owned + 1] = ids[i]
+    elseif holding.last[ids[i]] ~= nil then
+      holding.last[ids[i]] = nil
+      holding.count = holding.count - 1
+      put(plan.owner, name, holding.count > 0 and holding)
+    end
+  end
+  return owned
 end
 
 function lease.bury(id, h, reason)
@@ -148,11 +159,9 @@ end
 
 -- Settles all that an owner holds. Answers a code 0 for each.
 function lease.settle_owner(name, outcome, delay, text)
-  local ids, given_back, codes = held_by(holding_of(name)), {}, {}
-  fetch_all(plan.held, ids)
+  local ids, given_back, codes = lease.owned(name, held_by(holding_of(name))), {}, {}
   for i = 1, #ids do
-    local h = held_of(ids[i])
-    if h and h.place == 'l' and h.owner == name then lease.settle_one(ids[i], h, outcome, delay, text, given_back) end
+    lease.settle_one(ids[i], held_of(ids[i]), outcome, delay, text, given_back)
     codes[i] = 0
   end
   lease.place_all(given_back)

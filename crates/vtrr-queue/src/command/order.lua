@@ -16,6 +16,17 @@ local order = {
 }
 order.V_before = order.V
 
+-- A member or field that is long, and no task's or partition's; see commit.
+order.LONG = string.rep('-', 65) .. '\0'
+
+-- Forgets a dead letter. What stands in `dead` and is something else by now keeps its record.
+function order.forget_dead(id)
+  put(plan.dead, id, nil)
+  put(plan.error, id, nil)
+  local h = held_of(id)
+  if h and h.place == 'd' then put(plan.held, id, nil) end
+end
+
 function order.count(total, n) order.totals[total] = (order.totals[total] or 0) + n end
 
 local function escape(partition)
@@ -26,9 +37,10 @@ end
 -- `KIND LANE[,PAID,OLD,OLD_PAID] ID`, the middle ones only where one is not 0.
 function order.parse_head(text)
   local kind, lane, more, id = match(text, '^(.)(%d+)(%S*) (.*)$')
+  if not kind then return '-', 0, 0, 0, 0, '' end -- nothing that we wrote: no record may stop the others
   if more == '' then return kind, tonumber(lane), 0, 0, 0, id end
   local paid, old, old_paid = match(more, '^,(%d+),(%d+),(%d+)$')
-  return kind, tonumber(lane), tonumber(paid), tonumber(old), tonumber(old_paid), id
+  return kind, tonumber(lane), tonumber(paid or 0), tonumber(old or 0), tonumber(old_paid or 0), id
 end
 
 -- Loads the records of partitions: head, F, share.
@@ -278,7 +290,9 @@ function order.remove_queued(id)
     put(plan.waiting, id, nil)
     local head = order.head_of(partition_of((unpack_waiting(waiting))))
     local h = held_of(id)
-    if h and h.place == 'Q' then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
+    -- One that lost its lane is not counted.
+    local which = h and h.place == 'Q' and 'paid' or 'lane'
+    head[which] = math.max(head[which] - 1, 0)
     if h then put(plan.held, id, nil) end
     order.promote(head)
     if head.kind == 'g' and head.lane == 0 and head.paid == 0 then

@@ -26,6 +26,7 @@ local function purge_list(head, paid)
     budget = budget - 1
     local text = order.pop(list)
     if not text then
+      order.missing = true
       if paid then head.paid = 0 else head.lane = 0 end
       return true
     end

@@ -10,7 +10,7 @@ for i = 1, #ARGV do
   flags[i] = h and h.place == 'd' and h.payload ~= '' and 1 or 0
   if flags[i] == 1 then
     local payload = h.payload
-    lease.forget_dead(id)
+    order.forget_dead(id)
     order.count('redriven', 1)
     order.placed = true
     local partition, weight, number = read(payload)

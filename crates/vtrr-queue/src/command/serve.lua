@@ -136,7 +136,9 @@ function serve.take()
     if is_ghost and order.skips == 0 then return nil end
     if on_heap then heap_pop() else candidate = candidate + 2 end
     queue.new[id] = false
-    if is_ghost then
+    if id == order.LONG then
+      -- Left by a part of a transaction.
+    elseif is_ghost then
       local head = order.head_of(sub(id, 2))
       head.kind = '-'
       order.promote(head)

@@ -6,7 +6,7 @@ local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
 local scans, cursors, next_cursor = {'head', 'held', 'waiting', 'task', 'dead'}, {}, {}
 local noted = call('HMGET', key.meta, 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead', 'sweep_count', 'mend')
 for i = 1, #scans do cursors[scans[i]] = noted[i] or '0' end
-local count, mend = tonumber(noted[6] or 100), noted[7]
+local count, mend = tonumber(noted[6] or 10), noted[7]
 local reclaimed, back = lease.bring_due(limit)
 local more = reclaimed + back == limit
 
@@ -40,7 +40,7 @@ local found = call('HSCAN', key.head, cursors.head, 'COUNT', 500)
 next_cursor.head = found[1]
 plan.queue.read = true
 for i = 1, #found[2], 2 do
-  local kind, _, _, old, _, id = order.parse_head(found[2][i + 1])
+  local kind, lane, paid, old, _, id = order.parse_head(found[2][i + 1])
   local partition = found[2][i]
   local suspect = kind ~= '-' and not score(plan.queue, kind == 'g' and '\0' .. partition or id)
   if old > 0 then
@@ -48,6 +48,7 @@ for i = 1, #found[2], 2 do
     suspect = head.old > 0 and not has_tag(partition, math.max(order.V, head.finish or 0))
     if suspect then head.old, head.old_paid = 0, 0 end
   end
+  if kind == '-' and lane + paid + old == 0 then order.head_of(partition) end -- commit drops it
   if suspect then
     local head = order.head_of(partition)
     if head.kind == kind and head.id == id then
@@ -59,9 +60,11 @@ for i = 1, #found[2], 2 do
 end
 
 -- What a part of a transaction left behind, and records of redelivered tasks that somebody else took: about `count` fields
--- of each key, fewer next time where they are long.
-local dropped, scanned = 0, 0
+-- of each key. Where they are long, the other keys wait, and fewer are read next time.
+local dropped, scanned, MUCH = 0, 0, 1048576
 local function some(name, times)
+  next_cursor[name] = cursors[name]
+  if scanned > MUCH then return {}, {} end
   local found = call(name == 'dead' and 'ZSCAN' or 'HSCAN', key[name], cursors[name], 'COUNT', count * (times or 1))
   plan[name].read, next_cursor[name] = true, found[1]
   local fields, texts = {}, {}
@@ -98,8 +101,28 @@ for i = 1, #fields do
   end
 end
 
--- A waiting task is in a lane, unless it is leased, delayed or dead. With no lane it got lost: it gets behind the others.
-fields, texts = some('waiting', mend and 5)
+-- A waiting task is in a lane, unless it is leased, delayed or dead. Where its partition has none, it got lost, and gets
+-- behind the others. While a loss is known, partitions that have one are looked through as well, if it is not long.
+local budget, all_known = 5000, true
+local function lost_of(head, of)
+  local in_lanes = head.lane + head.paid
+  if in_lanes == 0 then return of end
+  if not mend or #of == 0 then return {} end
+  if in_lanes > budget then
+    all_known = false
+    return {}
+  end
+  budget = budget - in_lanes
+  local known, rest = {}, {}
+  for _, paid in ipairs({true, false}) do
+    for _, entry in ipairs(call('LRANGE', order.list_of(head, paid).key, 0, 2 * in_lanes)) do known[match(entry, ' (.*)$')] = true end
+  end
+  for i = 1, #of do
+    if not known[of[i].id] then rest[#rest + 1] = of[i] end
+  end
+  return rest
+end
+fields, texts = some('waiting', mend and count == 100 and 5)
 local partitions, lost = {}, {}
 for i = 1, #fields do
   local h = held_of(fields[i])
@@ -123,9 +146,10 @@ for _, partition in ipairs(partitions) do
   -- A list in which nothing is counted goes.
   if head.lane == 0 then order.check_list(order.list_of(head, false)) end
   if head.paid == 0 then order.check_list(order.list_of(head, true)) end
-  if head.lane + head.paid == 0 then
+  of = lost_of(head, of)
+  if #of > 0 then
     table.sort(of, function(a, b) return a.number < b.number end)
-    if #of > 0 and order.unpaid(head) == 0 then order.arrive(head) end
+    if order.unpaid(head) == 0 then order.arrive(head) end
     for i = 1, #of do
       order.push_back(order.list_of(head, of[i].paid), whole(of[i].number) .. ' ' .. of[i].id)
       local which = of[i].paid and 'paid' or 'lane'
@@ -133,8 +157,8 @@ for _, partition in ipairs(partitions) do
       healed = healed + 1
     end
     -- What is not in the list yet cannot be taken from it: a ghost stands for it.
-    if #of > 0 and head.kind == '-' then
-      order.placed = true
+    order.placed = true
+    if head.kind == '-' then
       head.kind = 'g'
       order.put_tag(order.ghost(head), order.next_start(head))
     end
@@ -169,7 +193,7 @@ end
 local old = call('ZRANGEBYSCORE', key.dead, '-inf', now - kept, 'LIMIT', 0, limit)
 plan.dead.read = true
 for i = 1, #old do
-  if plan.dead.new[old[i]] == nil then lease.forget_dead(old[i]) end
+  if plan.dead.new[old[i]] == nil then order.forget_dead(old[i]) end
 end
 
 -- Tasks in flight, and who holds them, counted anew while that is little work.
@@ -216,18 +240,20 @@ end
 
 order.served = limit
 if next_cursor.head ~= '0' or #old == limit then more = true end
-if mend and next_cursor.waiting ~= '0' then more = true end
-local next_count = scanned > 1048576 and math.max(math.floor(count / 4), 1) or math.min(2 * count, 100)
-commit(false, function()
+if order.missing or mend and next_cursor.waiting ~= '0' then more = true end
+local next_count = scanned > MUCH and math.max(math.floor(count / 4), 1) or math.min(2 * count, 100)
+commit(false, nil, function()
   if next_count ~= count then call('HSET', key.meta, 'sweep_count', next_count) end
-  if mend and next_cursor.waiting == '0' then call('HDEL', key.meta, 'mend') end
   for i = 1, #scans do
     local name = scans[i]
-    if next_cursor[name] ~= '0' then
+    if name == 'waiting' and order.missing then
+      -- It begins anew.
+    elseif next_cursor[name] ~= '0' then
       call('HSET', key.meta, 'sweep_' .. name, next_cursor[name])
     elseif cursors[name] ~= '0' then
       call('HDEL', key.meta, 'sweep_' .. name)
     end
   end
+  if mend and next_cursor.waiting == '0' and all_known and not order.missing then call('HDEL', key.meta, 'mend') end
 end)
 return {reclaimed, back, healed, dropped, more and 1 or 0}

@@ -116,6 +116,7 @@ if pid:
 
 PAUSED = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts with `&`
 counter = 0
 def count():
     global counter

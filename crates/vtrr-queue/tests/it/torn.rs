@@ -280,6 +280,20 @@ fn what_lost_its_lane_is_flattened_too() {
 }
 
 #[test]
+fn what_made_a_key_long_is_no_task() {
+    let torn = &mut Torn::new();
+    let (queue, long) = (Queue::new(NAME).unwrap(), "-".repeat(65) + "\0");
+    torn.clocked.set_clock(1_700_000_000_000_000);
+    torn.clocked.run(enqueue(&queue, "p", 0..2)).unwrap();
+    assert_eq!(torn.server.command(&["ZADD", "vtrr:q:queue", "0", &long]).unwrap(), ":1\r\n");
+    assert_eq!(torn.server.command(&["HSET", "vtrr:q:head", &long, "0"]).unwrap(), ":1\r\n");
+    torn.clocked.run(queue.sweep()).unwrap();
+    assert_eq!(torn.clocked.run(queue.dequeue(2).unwrap()).unwrap().deliveries.len(), 2);
+    assert_eq!(torn.clocked.run(queue.stats()).unwrap().dead, 0);
+    assert!(!torn.clocked.keys(NAME).contains_key("head"));
+}
+
+#[test]
 fn what_somebody_deleted_beside_the_records_is_made_anew() {
     let torn = &mut Torn::new();
     let busy = Busy::make(&mut torn.clocked, NAME, Mode::Head);

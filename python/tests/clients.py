@@ -54,8 +54,7 @@ class Servers:
         )
         (folder / "cluster").mkdir()
         # Nodes talk to each other on the port 10,000 above.
-        port = next(port for port in iter(free_port, 0) if port < 55_536)
-        self.cluster = RedisServer(folder / "cluster", "--cluster-enabled", "yes", port=port)
+        self.cluster = RedisServer(folder / "cluster", "--cluster-enabled", "yes", port=free_port(22_000))
         self.sentinel: subprocess.Popen[bytes] | None = None
 
     @contextmanager

@@ -150,6 +150,9 @@ end
 -- Held tasks: `place token deliveries blames free_used max_deliveries start owner payload`. In the plan they are text
 -- until held_of() is asked for one.
 
+-- The set that knows a held task besides, by its place; none where it is queued.
+local SET_OF = {l = 'lease', p = 'delayed', r = 'delayed', d = 'dead'}
+
 local function new_held(max_deliveries)
   return {
     place = 'q', token = '-', deliveries = 0, blames = 0, free_used = '0', max_deliveries = max_deliveries, start = '0',

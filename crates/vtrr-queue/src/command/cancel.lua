@@ -13,7 +13,7 @@ for i = 1, #ARGV do
     codes[i] = 2
   elseif at == 'd' then
     codes[i] = 3
-  elseif at == 'p' or at == 'r' then
+  elseif SET_OF[at] == 'delayed' then
     put(plan.delayed, id, nil)
     put(plan.held, id, nil)
     codes[i] = 0

@@ -53,7 +53,6 @@ local function close_heads()
   end
 end
 
--- What comes to a lane, and what goes: at the end, unless that would take what comes.
 local function each_list(act)
   for i = 1, #order.head_list do
     local head = order.head_list[i]
@@ -62,6 +61,8 @@ local function each_list(act)
   end
 end
 
+-- What goes from the front of a lane, and what comes to it. Cutting it twice would lose tasks, so it is the last write of
+-- all, but where something comes to that front.
 local function cut_lane(list, live_ones)
   if live_ones == 0 then return end
   if list.taken == 1 then
@@ -140,7 +141,8 @@ local function write_overlay(name) write_gone(name, write_new(name)) end
 
 -- The order of the writes matters where a server that died in the middle of writing them to its file runs a part of them
 -- later: what says where a task is comes after its payload is there, and goes before the payload goes, or else says
--- nothing; the sweep mends the rest.
+-- nothing; the sweep mends the rest. `head` stands between, with the empty lanes; `finish` and `idle` at the end.
+local PAYLOADS = {'task', 'waiting'}
 local COMES = {'lease', 'delayed', 'dead', 'held', 'queue', 'running', 'owner', 'error'}
 local GOES = {'held', 'error', 'task', 'waiting', 'queue', 'lease', 'delayed', 'dead', 'owner', 'running'}
 
@@ -160,18 +162,18 @@ local function forget_oldest_dead()
   end
 end
 
--- Writes the plan. `first` and `last` write what a command has beside it. With `grows` it must start with a write that a full server
--- refuses; else the first write is one that it lets through, and then it lets all of them through.
+-- Writes the plan. `first` and `last` write what a command has beside it. With `grows` `first` must start with a write that
+-- a full server refuses; else the first write is one that it lets through, and then it lets all of them through.
 local function commit(grows, first, last)
   order.on_tag = false
   close_heads()
-  if rawget(plan, 'dead') then forget_oldest_dead() end
+  forget_oldest_dead()
   forget_idle()
   local gone, totals, sums = {}, {}, {}
   for name, overlay in pairs(plan) do
     if next(overlay.new) ~= nil then
       if not overlay.read then call(SETS[name] and 'ZCARD' or 'HLEN', overlay.key) end
-      gone[name] = {}
+      gone[name] = {} -- what goes from it; known once what comes is written
     end
   end
   for total, n in pairs(order.totals) do
@@ -190,13 +192,15 @@ local function commit(grows, first, last)
   if not grows then call('HDEL', key.meta, '') end
   if first then first() end
   if order.missing then call('HSET', key.meta, 'mend', 1, 'sweep_waiting', 0) end
-  if gone.task then gone.task = write_new('task') end
-  if gone.waiting then gone.waiting = write_new('waiting') end
-  each_list(fill_lane)
-  for i = 1, #COMES do
-    local name = COMES[i]
-    if gone[name] then gone[name] = write_new(name) end
+  local function write_comes(names)
+    for i = 1, #names do
+      local name = names[i]
+      if gone[name] then gone[name] = write_new(name) end
+    end
   end
+  write_comes(PAYLOADS)
+  each_list(fill_lane)
+  write_comes(COMES)
   for i = 1, #GOES do
     local name = GOES[i]
     if gone[name] then write_gone(name, gone[name]) end

@@ -12,9 +12,9 @@ local repeated = holding and holding.request == request
 if repeated or n == 0 then lease.next_due() end -- see commit
 
 if repeated then
-  for _, id in ipairs(held_by(holding)) do
-    local h = holding.last[id] and held_of(id)
-    if h and h.place == 'l' and h.owner == name then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
+  for _, id in ipairs(lease.owned(name, held_by(holding))) do
+    local h = held_of(id)
+    if holding.last[id] then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
   end
   commit(false)
   return {codes, lease.next_due(), 0, deliveries}
@@ -47,9 +47,6 @@ local function heal_stuck()
   end
 end
 
--- Places of held tasks that are not queued.
-local SET_ASIDE = {l = true, p = true, r = true, d = true}
-
 -- Whether two payloads are of one task: then both are ours, with one serial.
 local function is_same(one, other)
   local _, _, number = read(one)
@@ -69,13 +66,13 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
   if not id then break end
   order.served = order.served + 1
   local h = held_of(id)
-  if h and SET_ASIDE[h.place] and (not payload or is_same(payload, h.payload)) then
+  if h and SET_OF[h.place] and (not payload or is_same(payload, h.payload)) then
     -- Its tag is what a part of a transaction left.
   elseif payload then
     bytes = bytes + #payload
     tokens = tokens + 1
     local token, count, blames = stamp .. whole(tokens), 1, 0
-    if (h and SET_ASIDE[h.place]) or (not partition and get(plan.waiting, id)) then
+    if (h and SET_OF[h.place]) or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.
       id = id .. '~' .. token
       h = nil

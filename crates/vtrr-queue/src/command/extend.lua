@@ -4,11 +4,8 @@
 -- Returns: {codes}: 0 done, 1 gone, 2 lost.
 local deadline, codes = now + tonumber(ARGV[1]), {}
 if ARGV[2] ~= '' then
-  local ids = held_by(holding_of(ARGV[2]))
-  fetch_all(plan.held, ids)
-  for i = 1, #ids do
-    local place, holder = match(plan.held.old[ids[i]] or '', '^(%a) %S+ %d+ %d+ %d %d+ %S+ (%S+) ')
-    if place == 'l' and holder == ARGV[2] then put(plan.lease, ids[i], deadline) end
+  for i, id in ipairs(lease.owned(ARGV[2], held_by(holding_of(ARGV[2])))) do
+    put(plan.lease, id, deadline)
     codes[i] = 0
   end
 else

@@ -7,13 +7,16 @@ local late = call('ZRANGE', key.delayed, 0, budget - 1)
 plan.delayed.read = true
 fetch(plan.held, late)
 local given_back = {}
-for i = 1, #late do
-  local h = held_of(late[i])
-  put(plan.delayed, late[i], nil)
-  if h and (h.place == 'p' or h.place == 'r') then given_back[#given_back + 1] = lease.given(late[i], h, h.place == 'p') end
-end
+for i = 1, #late do lease.end_delay(late[i], given_back) end
 lease.place_all(given_back)
 budget = budget - #late
+
+local function tag(head, id, payload, weight, paid)
+  put(plan.waiting, id, nil)
+  order.put_tag(id, paid and order.V or order.charge(head, weight), payload)
+  head.old = head.old + 1
+  if paid then head.old_paid = head.old_paid + 1 end
+end
 
 -- The head's tag and all others of the partition become tags of mode `all`.
 local function flatten_head(head)
@@ -36,14 +39,8 @@ local function flatten_head(head)
       budget = budget - 1
       local id, payload, weight = order.live(text)
       if id then
-        put(plan.waiting, id, nil)
-        order.put_tag(id, paid and order.V or order.charge(head, weight), payload)
-        head.old = head.old + 1
-        if paid then
-          head.paid, head.old_paid = head.paid - 1, head.old_paid + 1
-        else
-          head.lane = head.lane - 1
-        end
+        tag(head, id, payload, weight, paid)
+        if paid then head.paid = head.paid - 1 else head.lane = head.lane - 1 end
       end
     end
   end
@@ -64,15 +61,14 @@ if not done and cursor == '0' and budget > 0 then
   local found = call('HSCAN', key.waiting, 0, 'COUNT', 10)[2]
   plan.waiting.read = true
   for i = 1, #found, 2 do
-    if plan.waiting.new[found[i]] == nil then
+    local id = found[i]
+    if plan.waiting.new[id] == nil then
       local payload, weight = unpack_waiting(found[i + 1])
-      local head, h = order.head_of(partition_of(payload)), held_of(found[i])
-      if h and h.place ~= 'q' and h.place ~= 'Q' then
-        put(plan.waiting, found[i], nil)
+      local head, h = order.head_of(partition_of(payload)), held_of(id)
+      if h and SET_OF[h.place] then
+        put(plan.waiting, id, nil)
       elseif head.lane + head.paid == 0 then
-        put(plan.waiting, found[i], nil)
-        order.put_tag(found[i], order.charge(head, weight), payload)
-        head.old = head.old + 1
+        tag(head, id, payload, weight, h and h.place == 'Q')
       end
     end
   end

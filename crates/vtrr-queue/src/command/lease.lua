@@ -14,13 +14,16 @@ function lease.finish(id, partition, holder)
     running.new[partition] = n > 0 and n or false
   end
   local holding = holder ~= '-' and holding_of(holder)
-  if not holding or holding.last[id] == nil then return end
-  holding.last[id] = nil
-  holding.count = holding.count - 1
-  put(plan.owner, holder, holding.count > 0 and holding)
+  if holding and holding.last[id] ~= nil then lease.disown(holder, holding, id) end
 end
 
--- What an owner holds of these; the others are not its own any more.
+function lease.disown(name, holding, id)
+  holding.last[id] = nil
+  holding.count = holding.count - 1
+  put(plan.owner, name, holding.count > 0 and holding)
+end
+
+-- What an owner holds of these ids of its record; the others go from it.
 function lease.owned(name, ids)
   local holding, owned = holding_of(name), {}
   fetch_all(plan.held, ids)
@@ -28,10 +31,8 @@ function lease.owned(name, ids)
     local h = held_of(ids[i])
     if h and h.place == 'l' and h.owner == name then
       owned[#owned + 1] = ids[i]
-    elseif holding.last[ids[i]] ~= nil then
-      holding.last[ids[i]] = nil
-      holding.count = holding.count - 1
-      put(plan.owner, name, holding.count > 0 and holding)
+    else
+      lease.disown(name, holding, ids[i])
     end
   end
   return owned
@@ -168,6 +169,13 @@ function lease.settle_owner(name, outcome, delay, text)
   return codes
 end
 
+-- Takes a task out of `delayed`, to be placed.
+function lease.end_delay(id, given_back)
+  local h = held_of(id)
+  put(plan.delayed, id, nil)
+  if h and SET_OF[h.place] == 'delayed' then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
+end
+
 function lease.revoke(id, h, blame, given_back)
   lease.finish(id, partition_of(h.payload), h.owner)
   lease.give_back(id, h, 0, blame, given_back)
@@ -203,10 +211,7 @@ function lease.bring_due(limit)
       if h and h.place == 'l' then lease.revoke(id, h, '', given_back) else put(plan.lease, id, nil) end
       i = i + 1
     else
-      local id = late[j].id
-      local h = held_of(id)
-      put(plan.delayed, id, nil)
-      if h and (h.place == 'p' or h.place == 'r') then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
+      lease.end_delay(late[j].id, given_back)
       j = j + 1
     end
   end

@@ -85,7 +85,6 @@ local function drop(name, field)
 end
 
 -- A held task is where its record says.
-local SET_OF = {l = 'lease', p = 'delayed', r = 'delayed', d = 'dead'}
 local fields, texts = some('held')
 for i = 1, #fields do
   local id = fields[i]
@@ -225,15 +224,10 @@ if #leases <= 2000 then
   if call('HLEN', key.owner) <= 1000 then
     plan.owner.read = true
     for _, name in ipairs(call('HKEYS', key.owner)) do
-      local holding, before = holding_of(name)
-      before = holding and holding.count
+      local holding = holding_of(name)
       for _, id in ipairs(held_by(holding)) do
-        if holders[id] ~= name then
-          holding.last[id] = nil
-          holding.count = holding.count - 1
-        end
+        if holders[id] ~= name then lease.disown(name, holding, id) end
       end
-      if holding and holding.count < before then put(plan.owner, name, holding.count > 0 and holding) end
     end
   end
 end

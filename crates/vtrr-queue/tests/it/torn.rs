@@ -19,6 +19,7 @@ use crate::server::{Kind, Server};
 const NAME: &str = "q";
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
+const START: u64 = 1_700_000_000_000_000;
 
 /// A server with an append-only file, and what is in it.
 struct Torn {
@@ -121,6 +122,12 @@ impl Torn {
         fate
     }
 
+    fn judge(&self, parts: usize, least: usize) {
+        assert!(self.faults.is_empty(), "{} of {parts} parts:\n{}", self.faults.len(), self.faults.join("\n"));
+        assert!(parts > least, "{parts}");
+    }
+
+    /// Runs `next` after every part of `call`, and after none and all of it; answers how many commands the call wrote.
     fn case(&mut self, now_us: u64, title: &str, call: &Call, next: &Call) -> usize {
         let mut run = |call: &Call| {
             self.restore(&[]);
@@ -185,8 +192,7 @@ fn every_part_of_every_transaction(mode: Mode) {
             parts += torn.case(busy.now_us, &format!("{title}, then {after}"), call, next);
         }
     }
-    assert!(torn.faults.is_empty(), "{} of {parts} parts:\n{}", torn.faults.len(), torn.faults.join("\n"));
-    assert!(parts > 200, "{parts}");
+    torn.judge(parts, 200);
 }
 
 #[test]
@@ -208,11 +214,10 @@ fn every_part_of_a_transaction_may_run_later_back() {
 fn every_part_of_a_wide_transaction_may_run_later() {
     let torn = &mut Torn::new();
     let queue = Queue::new(NAME).unwrap();
-    let now_us = 1_700_000_000_000_000;
     torn.twice = 40;
     let names: Vec<_> = (0..40).map(|n| format!("{}{n}", char::from(b'A' + n))).collect();
     torn.made = torn.appended(|it| {
-        it.clocked.set_clock(now_us);
+        it.clocked.set_clock(START);
         for name in &names {
             it.clocked.run(enqueue(&queue, name, 0..3)).unwrap();
         }
@@ -225,24 +230,23 @@ fn every_part_of_a_wide_transaction_may_run_later() {
     for (title, next) in
         [("a dequeue", dequeue(60, "first")), ("a short dequeue", dequeue(1, "first")), ("a sweep", queue.sweep().call())]
     {
-        parts += torn.case(now_us, &format!("a dequeue, then {title}"), &dequeue(60, "torn"), &next);
+        parts += torn.case(START, &format!("a dequeue, then {title}"), &dequeue(60, "torn"), &next);
     }
-    assert!(torn.faults.is_empty(), "{} of {parts} parts:\n{}", torn.faults.len(), torn.faults.join("\n"));
-    assert!(parts > 20, "{parts}");
+    torn.judge(parts, 20);
 }
 
 /// Takes a lane away while its partition is served, then does this.
 fn without_its_lane(act: impl FnOnce(&mut Clocked, &Queue)) -> Fate {
     let torn = &mut Torn::new();
-    let (queue, now_us) = (Queue::new(NAME).unwrap(), 1_700_000_000_000_000);
-    torn.clocked.set_clock(now_us);
+    let queue = Queue::new(NAME).unwrap();
+    torn.clocked.set_clock(START);
     torn.clocked.run(enqueue(&queue, "p", 0..4)).unwrap();
     torn.clocked.run(enqueue(&queue, "z", 0..4)).unwrap();
     assert_eq!(torn.server.command(&["DEL", "vtrr:q:lane:=p"]).unwrap(), ":1\r\n");
     let delivery = torn.clocked.run(queue.dequeue(1).unwrap()).unwrap().deliveries.remove(0);
     torn.clocked.run(queue.ack(&delivery).unwrap()).unwrap();
     act(&mut torn.clocked, &queue);
-    let fate = torn.drain(now_us, "without its lane");
+    let fate = torn.drain(START, "without its lane");
     assert!(torn.faults.is_empty(), "{:?}", torn.faults);
     fate
 }
@@ -285,7 +289,7 @@ fn what_lost_its_lane_is_flattened_too() {
 fn what_made_a_key_long_is_no_task() {
     let torn = &mut Torn::new();
     let (queue, long) = (Queue::new(NAME).unwrap(), "-".repeat(65) + "\0");
-    torn.clocked.set_clock(1_700_000_000_000_000);
+    torn.clocked.set_clock(START);
     torn.clocked.run(enqueue(&queue, "p", 0..2)).unwrap();
     assert_eq!(torn.server.command(&["ZADD", "vtrr:q:queue", "0", &long]).unwrap(), ":1\r\n");
     assert_eq!(torn.server.command(&["HSET", "vtrr:q:head", &long, "0"]).unwrap(), ":1\r\n");
@@ -317,8 +321,8 @@ fn what_somebody_deleted_beside_the_records_is_made_anew() {
 #[test]
 fn a_task_that_is_no_dead_letter_any_more_is_not_forgotten_with_the_oldest() {
     let torn = &mut Torn::new();
-    let (queue, now_us) = (Queue::new(NAME).unwrap(), 1_700_000_000_000_000);
-    torn.clocked.set_clock(now_us);
+    let queue = Queue::new(NAME).unwrap();
+    torn.clocked.set_clock(START);
     let fail = |torn: &mut Torn, numbers: std::ops::Range<u32>| {
         torn.clocked.run(enqueue(&queue, "p", numbers)).unwrap();
         let dequeued = torn.clocked.run(queue.dequeue(1_000).unwrap()).unwrap().deliveries;
@@ -327,7 +331,7 @@ fn a_task_that_is_no_dead_letter_any_more_is_not_forgotten_with_the_oldest() {
     };
     for from in (0..10_000).step_by(1_000) {
         fail(torn, from..from + 1_000);
-        torn.clocked.set_clock(now_us + u64::from(from) * 1_000);
+        torn.clocked.set_clock(START + u64::from(from) * 1_000);
     }
     torn.clocked.run(queue.redrive([id("p0")]).unwrap()).unwrap();
     assert_eq!(torn.server.command(&["ZADD", "vtrr:q:dead", "1", "p0"]).unwrap(), ":1\r\n");

@@ -286,6 +286,33 @@ fn what_lost_its_lane_is_flattened_too() {
 }
 
 #[test]
+fn an_owner_loses_what_its_record_names_and_another_holds() {
+    for act in ["dequeue", "extend", "release"] {
+        let torn = &mut Torn::new();
+        let queue = Queue::new(NAME).unwrap();
+        torn.clocked.set_clock(START);
+        torn.clocked.run(enqueue(&queue, "p", 0..1)).unwrap();
+        let theirs = queue.dequeue(1).unwrap().lease(HOUR).unwrap().owner(owner("w2"), Vec::new());
+        let held = torn.clocked.run(theirs).unwrap().deliveries;
+        let before = torn.clocked.keys(NAME)["lease"].clone();
+        assert_eq!(torn.server.command(&["HSET", "vtrr:q:owner", "w1", "r\0+p0"]).unwrap(), ":1\r\n");
+        match act {
+            "dequeue" => {
+                let ours = queue.dequeue(1).unwrap().owner(owner("w1"), Vec::new());
+                assert_eq!(torn.clocked.run(ours).unwrap().deliveries, []);
+            }
+            "extend" => assert_eq!(torn.clocked.run(queue.extend_owner(owner("w1"), 2 * HOUR).unwrap()).unwrap(), []),
+            _ => assert_eq!(torn.clocked.run(queue.release_owner(owner("w1"))).unwrap(), 0),
+        }
+        let keys = torn.clocked.keys(NAME);
+        assert_eq!(keys["lease"], before, "{act}");
+        assert!(act == "extend" || !keys["owner"].contains_key("w1"), "{act}: {keys:?}");
+        assert!(!keys["meta"].contains_key("released"), "{act}");
+        assert_eq!(torn.clocked.run(queue.ack(&held[0]).unwrap()).unwrap(), [Settled::Done], "{act}");
+    }
+}
+
+#[test]
 fn what_made_a_key_long_is_no_task() {
     let torn = &mut Torn::new();
     let (queue, long) = (Queue::new(NAME).unwrap(), "-".repeat(65) + "\0");

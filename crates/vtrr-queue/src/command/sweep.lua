@@ -6,7 +6,7 @@ local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
 local scans, cursors, next_cursor = {'head', 'held', 'waiting', 'task', 'dead'}, {}, {}
 local noted = call('HMGET', key.meta, 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead', 'sweep_count', 'mend')
 for i = 1, #scans do cursors[scans[i]] = noted[i] or '0' end
-local count, mend = tonumber(noted[6] or 10), noted[7]
+local count, mend = tonumber(noted[6] or 100), noted[7]
 local reclaimed, back = lease.bring_due(limit)
 local more = reclaimed + back == limit
 

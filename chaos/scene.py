@@ -69,7 +69,7 @@ class Watch:
                     self.running[more[0]] = (int(pid), int(at))
                     self.started[more[0]] = max(int(at), self.started.get(more[0], 0))
                     self.last_start = max(self.last_start, int(at))
-                elif what in ("end", "settled"):
+                elif what in ("end", "failed", "settled"):
                     self.settled[more[0]] = int(at)
                     self.running.pop(more[0], None)
 
@@ -220,6 +220,7 @@ class Scene:
 
     def finish(self) -> Findings:
         for producer in self.producers:
+            producer.ready()
             if producer.stop(seconds=30) != 0:
                 self.troubles.append(f"a producer did not stop: {producer.tail()[-500:]}")
         end = time.monotonic() + DRAIN

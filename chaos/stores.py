@@ -143,7 +143,8 @@ class Sentinels(Store):
                     names.add(redis.Redis(port=port).sentinel_get_master_addr_by_name(MASTER))
             if len(names) != 1:
                 return None
-            return next(node for node in self.nodes if node.port == int(names.pop()[1]))
+            ((_, port),) = names
+            return next(node for node in self.nodes if node.port == int(port))
 
         found: RedisServer = wait_for(named, 30)
         return found

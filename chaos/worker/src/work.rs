@@ -32,6 +32,11 @@ impl Bodies {
         self.0.note("end", &context.id().to_string());
     }
 
+    fn fail(&self, context: &Context, error: &str) -> Result<(), BoxError> {
+        self.0.note("failed", &context.id().to_string());
+        Err(error.into())
+    }
+
     async fn work(self: Arc<Self>, context: Context, args: Args) -> Result<(), BoxError> {
         self.body(&context, &args).await;
         self.end(&context);
@@ -42,7 +47,7 @@ impl Bodies {
     async fn flaky(self: Arc<Self>, context: Context, args: Args) -> Result<(), BoxError> {
         self.body(&context, &args).await;
         if context.retries() == 0 {
-            return Err("a first run".into());
+            return self.fail(&context, "a first run");
         }
         self.end(&context);
         Ok(())
@@ -50,7 +55,7 @@ impl Bodies {
 
     async fn bad(self: Arc<Self>, context: Context, args: Args) -> Result<(), BoxError> {
         self.body(&context, &args).await;
-        Err("planned".into())
+        self.fail(&context, "planned")
     }
 
     async fn poison(self: Arc<Self>, context: Context, args: Args) -> Result<(), BoxError> {

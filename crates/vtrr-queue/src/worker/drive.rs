@@ -1,7 +1,7 @@
 //! The worker's loop: the only part that talks to the queue. One round (settle and dequeue) is under way at a time; what
 //! ends meanwhile goes with the next one. Leases are extended and the queue is swept beside it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::alone::Aside;
 use super::backoff::Patience;
 use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
@@ -35,6 +36,10 @@ pub(super) struct Drive<'a, R> {
     pub(super) unsettled: Unsettled,
     pub(super) calls: FuturesUnordered<BoxFuture<'a, Answer>>,
     pub(super) round: Round,
+    pub(super) aside: VecDeque<Aside>,
+    pub(super) claiming: bool,
+    /// Whether what runs must stay alone.
+    pub(super) alone: bool,
     /// Whether there may be tasks that nobody has looked for.
     pub(super) look: bool,
     pub(super) next_look: Instant,
@@ -63,6 +68,7 @@ pub(super) enum Listening {
 
 pub(super) enum Answer {
     Round(Result<Dequeued>),
+    Claim(Result<Option<Delivery>>),
     Extend(Vec<Id>, Result<Vec<Settled>>),
     Sweep(Result<Swept>),
     Listen(Result<Listener>),
@@ -88,6 +94,9 @@ impl<'a, R: Runner> Drive<'a, R> {
             unsettled: Unsettled::new(),
             calls: FuturesUnordered::new(),
             round: Round::default(),
+            aside: VecDeque::new(),
+            claiming: false,
+            alone: false,
             look: true,
             next_look: now,
             extending: false,
@@ -157,6 +166,7 @@ impl<'a, R: Runner> Drive<'a, R> {
     fn end(&mut self, ended: std::result::Result<(Id, Settlement), JoinError>) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(held) = self.held.remove(&id) else { return };
+        self.alone &= !self.held.is_empty();
         if held.lost {
             self.summary.lost += 1;
             return;
@@ -176,7 +186,7 @@ impl<'a, R: Runner> Drive<'a, R> {
     }
 
     pub(super) fn free(&self) -> usize {
-        self.worker.settings.concurrency.saturating_sub(self.held.len())
+        if self.keeps_quiet() { 0 } else { self.worker.settings.concurrency.saturating_sub(self.held.len()) }
     }
 
     // ---- calls ----
@@ -193,10 +203,11 @@ impl<'a, R: Runner> Drive<'a, R> {
         if self.round.under_way.is_none() && self.round.not_before.is_none_or(|at| now >= at) && self.wants_round() {
             self.start_round(now)?;
         }
-        let (runner, queue) = (&self.worker.runner, &self.worker.queue);
         if self.stopping.is_some() {
             return Ok(());
         }
+        self.claim(now)?;
+        let (runner, queue) = (&self.worker.runner, &self.worker.queue);
         if !self.sweeping && now >= self.next_sweep {
             self.sweeping = true;
             let command = queue.sweep();
@@ -216,6 +227,13 @@ impl<'a, R: Runner> Drive<'a, R> {
         match answer {
             Answer::Round(Ok(dequeued)) => self.take_round(dequeued, now),
             Answer::Round(Err(error)) => return self.round_failed(error, now),
+            Answer::Claim(answer) => {
+                self.claiming = false;
+                match answer {
+                    Ok(delivery) => self.claimed(delivery, now),
+                    Err(error) => warn_unless_version("claim", error)?,
+                }
+            }
             Answer::Extend(ids, answer) => {
                 self.extending = false;
                 match answer {
@@ -269,6 +287,9 @@ impl<'a, R: Runner> Drive<'a, R> {
             }
         };
         at(!self.held.is_empty() && !self.extending, self.next_extend);
+        if let Some(until) = self.aside_until() {
+            at(!self.claiming && self.stopping.is_none(), until);
+        }
         if let Some(not_before) = self.round.not_before {
             at(self.round.under_way.is_none(), not_before);
         } else {

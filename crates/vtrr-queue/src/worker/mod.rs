@@ -39,13 +39,15 @@
 //! | arguments that the handler's type cannot take, an unreadable payload | a dead letter that says so; no retry |
 //! | `time_limit` | the future is dropped; a dead letter |
 //! | a name that is not registered | released with a delay, `max_deliveries` times, then a dead letter |
+//! | the process dies | delivered again; the last time before it counts as poison alone, if the others end within a lease |
 //! | the lease is lost | the future is dropped; whoever has the task now settles it |
 //! | the worker stops and the grace period ends | the future is dropped; released without blame |
 //!
 //! Modules: `builder` makes a worker; `drive` is its loop, the only part that talks to the queue, with `round` (settle and
-//! dequeue), `extend` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
+//! dequeue), `alone`, `extend` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
 //! `arguments` decodes, `options` judges errors).
 
+mod alone;
 mod arguments;
 mod attend;
 mod backoff;

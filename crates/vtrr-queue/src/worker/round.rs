@@ -79,9 +79,7 @@ impl<R: Runner> Drive<'_, R> {
         if self.held.is_empty() {
             self.next_extend = now + self.worker.settings.lease / 3;
         }
-        for delivery in dequeued.deliveries {
-            self.start(delivery);
-        }
+        self.start_all(dequeued.deliveries, now);
         // As many as were asked for: there may be more.
         self.look |= dequeued.more || handed_out >= self.round.asked;
         if let Some(due) = dequeued.next_due {

@@ -46,7 +46,13 @@ fn a_worker_process() {
     let worker = Worker::builder(Queue::new("q").unwrap(), Redis::connect(&url).unwrap())
         .concurrency(8)
         .lease(Duration::from_secs(1))
-        .max_deliveries(1_000)
+        .max_deliveries(u32::try_from(number("VTRR_WORKER_MAX_DELIVERIES")).unwrap())
+        .register("poison", |_: Context, _: IgnoredAny| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            process::abort();
+            #[allow(unreachable_code, reason = "it tells the type")]
+            Ok::<_, BoxError>(())
+        })
         .register("resize", handler);
     let summary = tokio::runtime::Runtime::new().unwrap().block_on(worker.build().unwrap().run()).unwrap();
     write(format!("summary {} {}", summary.succeeded, summary.lost));
@@ -56,12 +62,13 @@ fn a_worker_process() {
 struct Process(Child);
 
 impl Process {
-    fn start(server: &Server, log: &Path, task_ms: u64) -> Self {
+    fn start(server: &Server, log: &Path, task_ms: u64, max_deliveries: u32) -> Self {
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "crash::a_worker_process", "--nocapture"])
             .env("VTRR_WORKER_URL", server.url())
             .env("VTRR_WORKER_LOG", log)
             .env("VTRR_WORKER_TASK_MS", task_ms.to_string())
+            .env("VTRR_WORKER_MAX_DELIVERIES", max_deliveries.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -113,7 +120,7 @@ impl Scene {
     }
 
     fn worker(&self, name: &str, task_ms: u64) -> Process {
-        Process::start(&self.server, &self.log_file(name), task_ms)
+        Process::start(&self.server, &self.log_file(name), task_ms, 1_000)
     }
 
     fn log(&self, name: &str) -> String {
@@ -216,6 +223,29 @@ fn a_worker_that_was_paused_is_told_that_another_one_has_its_task() {
 #[test]
 fn a_worker_that_was_paused_is_told_that_another_one_has_done_its_task() {
     assert_eq!(paused_worker(&mut Scene::new(), "end"), "summary 0 1");
+}
+
+/// C17, where tasks share a process: those beside a poisonous one, which die with it each time, are no poison.
+#[test]
+fn a_poisonous_task_takes_no_other_with_it() {
+    let mut scene = Scene::new();
+    let tasks = (0..8).map(|n| Task::new(if n == 3 { "poison" } else { "resize" }, &()).unwrap());
+    let ids = scene.runner.run(scene.queue.enqueue("p", tasks).unwrap()).unwrap().ids;
+    let (log, mut deaths) = (scene.log_file("log"), 0);
+    let mut worker = Process::start(&scene.server, &log, 500, 3);
+    until("an empty queue", || {
+        if worker.0.try_wait().unwrap().is_some() {
+            deaths += 1;
+            worker = Process::start(&scene.server, &log, 500, 3);
+        }
+        let stats = scene.stats();
+        (stats.queued, stats.leased, stats.delayed) == (0, 0, 0)
+    });
+    worker.stop();
+    let dead = scene.runner.run(scene.queue.dead_letters(0, 10).unwrap()).unwrap();
+    assert_eq!(dead.iter().map(|letter| &letter.id).collect::<Vec<_>>(), [&ids[3]]);
+    let totals = scene.stats().totals;
+    assert_eq!((deaths, totals["acked"], totals["dead"]), (3, 7, 1), "{totals:?}");
 }
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -24,6 +24,7 @@ pub(crate) fn from_core(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::Invalid => "InvalidArgument",
         ErrorKind::Mode => "WrongMode",
         ErrorKind::Conflict => "IdConflict",
+        ErrorKind::Full => "QueueFull",
         ErrorKind::Version => "NewerFormat",
         _ => "ProtocolError",
     };

@@ -109,9 +109,22 @@ impl Queue {
         prepare(partition_key, tasks, &Function { name: task_name, check, takes_id, dumps, extra })
     }
 
-    #[pyo3(signature = (prepared, request = None))]
-    fn enqueue(&self, py: Python<'_>, prepared: &Prepared, request: Option<&str>) -> PyResult<Command> {
+    #[pyo3(signature = (prepared, request = None, *, max_queued = None, max_queued_per_partition = None))]
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        prepared: &Prepared,
+        request: Option<&str>,
+        max_queued: Option<u64>,
+        max_queued_per_partition: Option<u64>,
+    ) -> PyResult<Command> {
         let mut command = or_raise(py, self.queue.enqueue(prepared.partition(), prepared.tasks()))?;
+        if let Some(most) = max_queued {
+            command = or_raise(py, command.max_queued(most))?;
+        }
+        if let Some(most) = max_queued_per_partition {
+            command = or_raise(py, command.max_queued_per_partition(most))?;
+        }
         if let Some(request) = request {
             command = or_raise(py, command.request(request))?;
         }

@@ -68,6 +68,16 @@ def check_text(argument: str, value: Any) -> None:
         raise InvalidArgument(f"{argument} must be text without lone surrogates, not {value!r}")
 
 
+def check_bound(argument: str, value: Any) -> None:
+    allowed = "an integer from 1 to 1,000,000,000,000, or None"
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgumentType(f"{argument} must be {allowed}, not {value!r} ({type(value).__name__})")
+    if not 1 <= value <= 1_000_000_000_000:
+        raise InvalidArgument(f"{argument} must be {allowed}, not {value!r}")
+
+
 def check_number(argument: str, value: Any, least: float, most: float, *, whole: bool = False) -> None:
     allowed = f"{'an integer' if whole else 'a number'} from {least:g} to {most:,g}"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):

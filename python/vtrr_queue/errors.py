@@ -10,6 +10,7 @@ __all__ = [
     "InvalidArgumentType",
     "NewerFormat",
     "ProtocolError",
+    "QueueFull",
     "Unfinished",
     "VtrrError",
     "WrongMode",
@@ -35,6 +36,11 @@ class IdConflict(VtrrError, ValueError):
 
 class WrongMode(VtrrError):
     """The queue is in the other tagging mode; nothing was stored."""
+
+
+class QueueFull(VtrrError):
+    """The call would have passed ``max_queued`` or ``max_queued_per_partition``; nothing of it was stored. The same call may be
+    made again later."""
 
 
 class NewerFormat(VtrrError):

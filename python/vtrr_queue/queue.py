@@ -14,8 +14,19 @@ from . import backend
 from . import client as redis_runner
 from ._core import Prepared, Queue
 from .body import look, tail
-from .checks import check_choice, check_flag, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
-from .errors import InvalidArgument, InvalidArgumentType, Unfinished, VtrrError
+from .checks import (
+    check_bound,
+    check_choice,
+    check_flag,
+    check_function,
+    check_ids,
+    check_number,
+    check_text,
+    is_async,
+    is_cluster,
+    takes_id,
+)
+from .errors import InvalidArgument, InvalidArgumentType, QueueFull, Unfinished, VtrrError
 from .results import Results, TaskResult
 from .task import VTRRTask, weave
 from .tickets import Issuer
@@ -81,6 +92,9 @@ class VTRRQueue:
         ``head``; or ``all``, for a queue that 0.1.0 works on too.
     retry_through
         ``queue``: retries wait their turn in the fair order. ``broker``: they go past it, as in 0.1.0.
+    max_queued, max_queued_per_partition
+        How many tasks may be queued in all, and of one partition: a ``.queue()`` that would pass it raises ``QueueFull``
+        and stores nothing. None: any number.
     task_events
         Whether Flower and ``celery events`` see each task, not only messages. Three messages per run.
     """
@@ -101,6 +115,8 @@ class VTRRQueue:
         burst: float = 0.1,
         tagging: str = "head",
         retry_through: str = "queue",
+        max_queued: int | None = None,
+        max_queued_per_partition: int | None = None,
         task_events: bool = False,
     ) -> None:
         check_text("name", name)
@@ -112,6 +128,8 @@ class VTRRQueue:
         check_number("burst", burst, 0, 60)
         check_choice("tagging", tagging, "head", "all")
         check_choice("retry_through", retry_through, "queue", "broker")
+        check_bound("max_queued", max_queued)
+        check_bound("max_queued_per_partition", max_queued_per_partition)
         check_flag("task_events", task_events)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
             raise InvalidArgumentType(
@@ -137,6 +155,8 @@ class VTRRQueue:
         self.burst = float(burst)
         self.tagging = tagging
         self.retry_through = retry_through
+        self.max_queued = max_queued
+        self.max_queued_per_partition = max_queued_per_partition
         self.task_events = task_events
         self.tasks: dict[str, VTRRTask[Any, Any]] = {}
         self._issuer = Issuer()
@@ -295,7 +315,9 @@ class VTRRQueue:
             return Results()
         if self.celery_app.conf.task_always_eager:
             return self._run_eagerly(task, prepared)
-        command = self._core.enqueue(prepared, request)
+        command = self._core.enqueue(
+            prepared, request, max_queued=self.max_queued, max_queued_per_partition=self.max_queued_per_partition
+        )
         results = self.celery_app.backend
         if isinstance(results, RPCBackend):
             # The queue of replies must be there before the first reply. Once is enough.
@@ -306,7 +328,7 @@ class VTRRQueue:
         except Exception as error:
             request, stored = command.unfinished or ("", 0)
             error.unfinished = Unfinished(request, command.ids, stored)  # type: ignore[attr-defined]
-            if stored and isinstance(error, VtrrError):
+            if stored and isinstance(error, VtrrError) and not isinstance(error, QueueFull):
                 self._issuer.issue(task, stored)
             raise
         self._issuer.issue(task, len(prepared) - len(duplicates))

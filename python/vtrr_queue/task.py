@@ -51,7 +51,8 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
         pieces.
 
         ``InvalidArgument`` (a ``ValueError``) or ``InvalidArgumentType`` (a ``TypeError``) before anything is stored;
-        ``IdConflict`` for an id that is alive in another partition. An error of the Redis client has the attribute
+        ``IdConflict`` for an id that is alive in another partition. ``QueueFull`` if the call would pass a bound of the
+        VTRRQueue: nothing was stored. An error of the Redis client has the attribute
         ``unfinished``: repeat the call with its ids and ``request`` to store the rest. If the broker does not answer
         within 5 s the tasks are stored all the same, and the sweep makes them run.
         """
@@ -62,7 +63,8 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
         """For Django: as ``queue``, once the transaction commits (at once if there is none); not at all if it rolls
         back.
 
-        Arguments are checked and encoded now. ``using`` names the database.
+        Arguments are checked and encoded now, bounds after the commit: ``QueueFull`` comes too late to roll back.
+        ``using`` names the database.
         """
         from django.db import transaction
 

@@ -54,6 +54,7 @@ impl Value {
             return Err(match kind.text()?.as_ref() {
                 "mode" => Error::new(ErrorKind::Mode, message),
                 "conflict" => Error::new(ErrorKind::Conflict, message),
+                "full" => Error::new(ErrorKind::Full, message),
                 "version" => Error::new(ErrorKind::Version, message),
                 _ => Error::protocol(message),
             });

@@ -18,6 +18,9 @@ pub enum ErrorKind {
     Mode,
     /// A task id is alive in another partition; the whole call was refused.
     Conflict,
+    /// The call would have passed a bound on queued tasks, `max_queued` or `max_queued_per_partition`; all of it was refused.
+    /// Repeat it later, or tell whoever asked to wait.
+    Full,
     /// The queue was written by a newer format of this library. Upgrade this client.
     Version,
     /// The server cannot be reached, is loading, failing over, or did not answer in time. Repeating the same command is safe.

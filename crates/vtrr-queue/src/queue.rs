@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::{
-    Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge, Redrive,
-    SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten,
+    Bounds, Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge,
+    Redrive, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten, bound,
 };
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -21,12 +21,13 @@ use crate::task::{Delivery, Owner, Partition, Task, TaskId, Token};
 pub struct Queue {
     target: Target,
     tagging: Option<Tagging>,
+    bounds: Bounds,
 }
 
 impl Queue {
     /// The queue `name`: 1 to 512 bytes of text without NUL. A name like `{files}` is needed on Redis Cluster.
     pub fn new(name: impl Into<String>) -> Result<Self> {
-        Ok(Self { target: Target::new(QueueName::new(name)?), tagging: None })
+        Ok(Self { target: Target::new(QueueName::new(name)?), tagging: None, bounds: Bounds::default() })
     }
 
     /// Insists on a tagging mode: a queue that is in the other one refuses to enqueue. Without it a new queue is in
@@ -35,6 +36,18 @@ impl Queue {
     pub fn tagging(mut self, tagging: Tagging) -> Self {
         self.tagging = Some(tagging);
         self
+    }
+
+    /// Bounds the tasks queued in all partitions, for what this value enqueues: see [`Enqueue::max_queued`].
+    pub fn max_queued(mut self, most: u64) -> Result<Self> {
+        self.bounds.all = Some(bound("max_queued", most)?);
+        Ok(self)
+    }
+
+    /// Bounds the tasks queued in each partition, for what this value enqueues: see [`Enqueue::max_queued_per_partition`].
+    pub fn max_queued_per_partition(mut self, most: u64) -> Result<Self> {
+        self.bounds.partition = Some(bound("max_queued_per_partition", most)?);
+        Ok(self)
     }
 
     /// The name.
@@ -50,7 +63,8 @@ impl Queue {
     pub fn enqueue(&self, partition: impl Into<String>, tasks: impl IntoIterator<Item = Task>) -> Result<Enqueue> {
         let partition = Partition::new(partition)?;
         let tasks = tasks.into_iter().collect();
-        Enqueue::new(self.target(), partition, tasks, self.tagging, fresh(), || TaskId::trusted(fresh()))
+        let command = Enqueue::new(self.target(), partition, tasks, fresh(), || TaskId::trusted(fresh()))?;
+        Ok(command.with_defaults(self.tagging, self.bounds))
     }
 
     /// Hands out up to `n` tasks in fair order; 0 to 1,000.

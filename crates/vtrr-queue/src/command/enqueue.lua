@@ -3,6 +3,7 @@
 -- ARGV: wanted mode or '', request id, partition, partition as a JSON string, whether ids were given (1 or 0), how long
 --       request ids are remembered (ms), number of tasks; and one text with all tasks, which costs clients less than three
 --       arguments each: bytes of the id, weight, bytes of the payload without its prefix, a space after each; then these two.
+--       Then max_queued and max_queued_per_partition, each '' for none, and how many tasks of the call come after these.
 -- Returns: {positions of duplicates, from 0, joined by commas}.
 local wanted, request, partition, json, given, remember = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 if mode and wanted ~= '' and wanted ~= mode then
@@ -57,6 +58,17 @@ if fresh > 0 then
   local head = order.head_of(partition)
   if order.tagged(head) and not score(plan.queue, head.id) then head.kind, head.id = '-', '' end -- a 0.1.0 worker took it
   order.promote(head)
+  local all, here, more = tonumber(ARGV[9]), tonumber(ARGV[10]), fresh + tonumber(ARGV[11])
+  local queued = here and order.queued(head)
+  if here and queued + more > here then
+    return {'ERR', 'full', 'partition ' .. json .. ' is full: ' .. whole(queued) .. ' queued and ' .. whole(more)
+      .. ' to be added are more than max_queued_per_partition, ' .. ARGV[10]}
+  end
+  queued = all and call('HLEN', key.task) + call('HLEN', key.waiting)
+  if all and queued + more > all then
+    return {'ERR', 'full', 'the queue is full: ' .. whole(queued) .. ' queued and ' .. whole(more)
+      .. ' to be added to partition ' .. json .. ' are more than max_queued, ' .. ARGV[9]}
+  end
   if mode == 'all' or order.unpaid(head) == 0 then order.arrive(head) end
   local first = mode == 'head' and head.kind == '-' and head.old + head.lane + head.paid == 0
   local before, since = '{"partition_key":' .. json .. ',"weight":', ',"at":' .. whole(now) .. ',"serial":'

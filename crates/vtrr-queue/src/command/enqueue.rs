@@ -7,7 +7,7 @@ use super::{Command, Step, Tagging, Target, script, wrong_mode};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::{Error, ErrorKind, Result, Unfinished};
 use crate::keys::{QueueName, text};
-use crate::state::{Place, REQUEST_MS, State};
+use crate::state::{Head, Place, REQUEST_MS, State};
 use crate::task::{MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Partition, Payload, Task, TaskId, json_string};
 
 pub(crate) const SCRIPT: Script = script!("enqueue", "order", "commit", "lease");
@@ -15,9 +15,9 @@ pub(crate) const SCRIPT: Script = script!("enqueue", "order", "commit", "lease")
 /// Stores tasks of one partition, in order; all or nothing for up to 1,000 tasks and 4 MiB, else in such chunks.
 ///
 /// Errors: [`Mode`](ErrorKind::Mode) if the queue is in the other tagging mode than asked for,
-/// [`Conflict`](ErrorKind::Conflict) if an id is live in another partition, [`Server`](ErrorKind::Server) when memory is
-/// full. [`Error::unfinished`] tells how far a longer call got; repeated within 60 s with the same request id and ids, it stores the rest and
-/// charges nothing twice. O(1) per task in mode `head`, O(log tasks) in mode `all`.
+/// [`Conflict`](ErrorKind::Conflict) if an id is live in another partition, [`Full`](ErrorKind::Full) over a bound,
+/// [`Server`](ErrorKind::Server) when memory is full. [`Error::unfinished`] tells how far a longer call got; repeated within
+/// 60 s with the same request id and ids, it stores the rest and charges nothing twice. O(1) per task in mode `head`, O(log tasks) in mode `all`.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until a runner runs it"]
 pub struct Enqueue {
@@ -25,10 +25,27 @@ pub struct Enqueue {
     partition: Partition,
     tasks: Vec<(TaskId, Task)>,
     tagging: Option<Tagging>,
+    bounds: Bounds,
     request: String,
     chunks: Vec<Range<usize>>,
     at: usize,
+    /// Whether a chunk before this one has stored tasks, and with them was let in what follows.
+    admitted: bool,
     duplicates: Vec<TaskId>,
+}
+
+/// How many tasks may be queued once a call is stored; none: any number.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bounds {
+    /// In all partitions together.
+    pub(crate) all: Option<u64>,
+    /// In the partition of the call.
+    pub(crate) partition: Option<u64>,
+}
+
+/// A bound on queued tasks.
+pub(crate) fn bound(argument: &str, most: u64) -> Result<u64> {
+    if most == 0 { Err(Error::invalid(argument, most, "at least 1")) } else { Ok(most) }
 }
 
 /// What an enqueue stored.
@@ -47,7 +64,6 @@ impl Enqueue {
         target: Target,
         partition: Partition,
         tasks: Vec<Task>,
-        tagging: Option<Tagging>,
         request: String,
         mut fresh_id: impl FnMut() -> TaskId,
     ) -> Result<Self> {
@@ -56,7 +72,14 @@ impl Enqueue {
         }
         let tasks: Vec<_> = tasks.into_iter().map(|task| (task.id.clone().unwrap_or_else(&mut fresh_id), task)).collect();
         let chunks = chunks(&tasks);
-        Ok(Self { target, partition, tasks, tagging, request, chunks, at: 0, duplicates: Vec::new() })
+        let (tagging, bounds, duplicates) = (None, Bounds::default(), Vec::new());
+        Ok(Self { target, partition, tasks, tagging, bounds, request, chunks, at: 0, admitted: false, duplicates })
+    }
+
+    pub(crate) fn with_defaults(mut self, tagging: Option<Tagging>, bounds: Bounds) -> Self {
+        self.tagging = tagging;
+        self.bounds = bounds;
+        self
     }
 
     /// The request id of an earlier call that failed half way, to finish it; its ids must be given to the tasks again.
@@ -69,6 +92,23 @@ impl Enqueue {
     pub fn tagging(mut self, tagging: Tagging) -> Self {
         self.tagging = Some(tagging);
         self
+    }
+
+    /// Refuses the whole call, with [`Full`](ErrorKind::Full), if more than `most` tasks (1 or more) would be queued then, in
+    /// all partitions: as [`Totals::queued`](crate::Totals::queued) counts them, so without leased, delayed and dead ones.
+    /// Duplicates are not counted. O(1).
+    ///
+    /// A call of several chunks is let in or refused as one, by the first chunk that stores anything. What other calls and
+    /// retries bring in between comes on top. Retries, releases, reclaims and redrives are never refused.
+    pub fn max_queued(mut self, most: u64) -> Result<Self> {
+        self.bounds.all = Some(bound("max_queued", most)?);
+        Ok(self)
+    }
+
+    /// The same for the tasks queued in the call's own partition, whatever is queued in others.
+    pub fn max_queued_per_partition(mut self, most: u64) -> Result<Self> {
+        self.bounds.partition = Some(bound("max_queued_per_partition", most)?);
+        Ok(self)
     }
 
     /// The ids the tasks have or get, in order.
@@ -84,10 +124,17 @@ impl Enqueue {
         format!("{}:{}", self.request, self.at)
     }
 
+    /// The bounds that the chunk is to keep, and how many tasks come after it.
+    fn admission(&self) -> (Bounds, usize) {
+        let later = self.chunks.get(self.at).map_or(0, |chunk| self.tasks.len() - chunk.end);
+        (if self.admitted { Bounds::default() } else { self.bounds }, later)
+    }
+
     /// Takes the answer of one chunk: the positions of its duplicates.
     fn advance(&mut self, duplicates: impl IntoIterator<Item = usize>) -> Step<Enqueued> {
         let chunk = self.chunk();
         let duplicates: Vec<_> = duplicates.into_iter().filter_map(|i| chunk.get(i).map(|(id, _)| id.clone())).collect();
+        self.admitted |= duplicates.len() < chunk.len();
         self.duplicates.extend(duplicates);
         self.at += 1;
         if self.at < self.chunks.len() {
@@ -123,7 +170,7 @@ impl Command for Enqueue {
     fn call(&self) -> Call {
         let chunk = self.chunk();
         let given = chunk.iter().any(|(_, task)| task.id.is_some());
-        let mut args = Vec::with_capacity(8);
+        let mut args = Vec::with_capacity(11);
         args.push(arg(self.tagging.map_or("", Tagging::as_str)));
         args.push(arg(self.chunk_request()));
         args.push(arg(&self.partition));
@@ -140,6 +187,10 @@ impl Command for Enqueue {
             text.extend_from_slice(rest);
         }
         args.push(text);
+        let (bounds, later) = self.admission();
+        args.push(bounds.all.map_or_else(Vec::new, arg));
+        args.push(bounds.partition.map_or_else(Vec::new, arg));
+        args.push(arg(later));
         self.target.call(SCRIPT, args)
     }
 
@@ -167,6 +218,11 @@ impl Command for Enqueue {
                 None if !new.insert(id.as_str()) => duplicates.push(i),
                 None => {}
             }
+        }
+        let fresh = self.chunk().len() - duplicates.len();
+        if fresh > 0 {
+            let (bounds, later) = self.admission();
+            state.admit(&self.partition, (fresh + later) as u64, bounds)?;
         }
         state.mode = Some(self.tagging.unwrap_or(mode));
         let at = state.now_ms();
@@ -211,6 +267,23 @@ impl State {
     fn live(&self, id: &str) -> Option<&Payload> {
         let held = || self.held.get(id).filter(|held| held.place != Place::Dead).map(|held| &held.payload);
         self.waiting.get(id).or_else(|| self.task.get(id)).or_else(held)
+    }
+
+    /// Whether so many more tasks of the partition keep the bounds. O(1).
+    fn admit(&self, partition: &Partition, more: u64, bounds: Bounds) -> Result<()> {
+        let json = || json_string(partition.as_str());
+        let full = |message| Err(Error::new(ErrorKind::Full, message));
+        let queued = self.head.get(partition.as_str()).map_or(0, Head::queued);
+        if let Some(most) = bounds.partition.filter(|most| queued + more > *most) {
+            let over = format!("{queued} queued and {more} to be added are more than max_queued_per_partition, {most}");
+            return full(format!("partition {} is full: {over}", json()));
+        }
+        let queued = self.queued();
+        if let Some(most) = bounds.all.filter(|most| queued + more > *most) {
+            let over = format!("{queued} queued and {more} to be added to partition {}", json());
+            return full(format!("the queue is full: {over} are more than max_queued, {most}"));
+        }
+        Ok(())
     }
 
     fn remember_request(&mut self, request: &str, duplicates: &[usize]) {

@@ -39,6 +39,7 @@ pub use cancel::{Cancel, Cancelled};
 pub use claim::Claim;
 pub use dead::{DeadLetter, DeadLetters, Discard, Redrive};
 pub use dequeue::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES, Dequeue, Dequeued};
+pub(crate) use enqueue::{Bounds, bound};
 pub use enqueue::{Enqueue, Enqueued};
 pub use extend::Extend;
 pub use find::{Find, Found, Whereabouts};

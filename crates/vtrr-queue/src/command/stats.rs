@@ -83,7 +83,7 @@ impl Command for Stats {
     fn apply(&mut self, state: &mut State) -> Result<Step<Totals>> {
         Ok(Step::Done(Totals {
             tagging: state.mode,
-            queued: (state.task.len() + state.waiting.len()) as u64,
+            queued: state.queued(),
             leased: state.lease.len() as u64,
             delayed: state.delayed.len() as u64,
             dead: state.dead.len() as u64,

@@ -180,6 +180,11 @@ impl State {
         self.share.get(partition).copied().unwrap_or_default()
     }
 
+    /// Tasks that could run now.
+    pub(crate) fn queued(&self) -> u64 {
+        (self.task.len() + self.waiting.len()) as u64
+    }
+
     pub(crate) fn is_mode_all(&self) -> bool {
         self.mode == Some(Tagging::All)
     }

@@ -169,6 +169,10 @@ impl Busy {
             ("enqueue: a partition with tasks".into(), enqueue(queue, "a", 30..33).call()),
             ("enqueue: ids dead, queued and new".into(), queue.enqueue("b", given).unwrap().call()),
             ("enqueue: without ids".into(), queue.enqueue("a", [Task::new("resize", &()).unwrap()]).unwrap().call()),
+            ("enqueue: within bounds".into(), {
+                let command = enqueue(queue, "a", 30..33).max_queued(1_000).unwrap();
+                command.max_queued_per_partition(1_000).unwrap().call()
+            }),
             ("enqueue: a stolen head".into(), enqueue(queue, "s", 30..31).call()),
             ("a request again".into(), enqueue(queue, "b", 0..1).request("again").unwrap().call()),
             ("dequeue".into(), queue.dequeue(5).unwrap().call()),

@@ -39,9 +39,10 @@ impl Twins<'_> {
     fn step(&mut self, name: &str, op: &Op) -> std::result::Result<(), TestCaseError> {
         let queue = world::queue(name, 9);
         match op {
-            Op::Enqueue { partition, weights, ids, tagging } => {
+            Op::Enqueue { partition, weights, ids, tagging, bounds } => {
                 let tasks = world::tasks(weights, *ids, self.seen.ids.len());
-                let command = world::queue(name, *tagging).enqueue(world::partition(*partition), tasks).unwrap();
+                let queue = world::bounded(world::queue(name, *tagging), *bounds);
+                let command = queue.enqueue(world::partition(*partition), tasks).unwrap();
                 self.last_enqueue = Some(command.clone());
                 if let Some(enqueued) = self.both(command)? {
                     self.seen.ids.extend(enqueued.ids);

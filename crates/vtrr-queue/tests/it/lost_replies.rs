@@ -122,6 +122,13 @@ fn every_command(kind: Kind, mode: Mode) {
     bench.check("enqueue a conflict", Equal, |busy| {
         busy.queue.enqueue("b", ["b8", "a7"].map(task)).unwrap().request("r").unwrap()
     });
+    let busy = bench.busy();
+    let room = 2_500 + bench.clocked.run(busy.queue.stats()).unwrap().queued;
+    bench.check("enqueue several chunks", Equal, |busy| enqueue(&busy.queue, "new", 0..2_500));
+    bench.check("enqueue several chunks up to a bound", Equal, |busy| {
+        enqueue(&busy.queue, "new", 0..2_500).max_queued(room).unwrap().max_queued_per_partition(2_500).unwrap()
+    });
+    bench.check("enqueue over a bound", Equal, |busy| enqueue(&busy.queue, "new", 0..2_500).max_queued(room - 1).unwrap());
 
     bench
         .check("dequeue", Equal, |busy| busy.queue.dequeue(5).unwrap().owner(owner("w3"), Vec::new()).request("r").unwrap());

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use vtrr_queue::{Command, Dequeue, Dequeued, Queue, Settlement, State, Step};
+use vtrr_queue::{Command, Dequeue, Dequeued, Queue, Result, Settlement, State, Step};
 
 use crate::busy::task;
 use crate::clocked::Clocked;
@@ -38,14 +38,20 @@ impl Pair {
     }
 
     pub(crate) fn run<C: Command<Reply: Debug> + Clone>(&mut self, command: C) -> C::Reply {
+        self.try_run(command).unwrap()
+    }
+
+    /// The same for a command that may be refused.
+    pub(crate) fn try_run<C: Command<Reply: Debug> + Clone>(&mut self, command: C) -> Result<C::Reply> {
         let mut twin = command.clone();
         let ours = loop {
-            match twin.apply(self.state.at(self.now_us)).unwrap() {
-                Step::Done(reply) => break reply,
-                Step::Again => {}
+            match twin.apply(self.state.at(self.now_us)) {
+                Ok(Step::Done(reply)) => break Ok(reply),
+                Ok(Step::Again) => {}
+                Err(error) => break Err(twin.interrupted(error)),
             }
         };
-        let theirs = self.clocked.run(command).unwrap();
+        let theirs = self.clocked.run(command);
         // Not `assert_eq`: they are long.
         assert!(format!("{ours:?}") == format!("{theirs:?}"), "memory and server differ: {ours:.999?}\n{theirs:.999?}");
         theirs

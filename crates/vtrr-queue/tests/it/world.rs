@@ -14,6 +14,7 @@ pub(crate) enum Op {
         weights: Vec<u8>,
         ids: Option<u8>,
         tagging: u8,
+        bounds: Bounds,
     },
     /// The last enqueue once more, as after a lost reply.
     EnqueueAgain,
@@ -67,6 +68,9 @@ pub(crate) enum Op {
     /// Seconds pass.
     Tick(u8),
 }
+
+/// `max_queued` and `max_queued_per_partition`.
+type Bounds = (Option<u8>, Option<u8>);
 
 /// How a delivery is settled.
 #[derive(Debug, Clone)]
@@ -177,6 +181,11 @@ pub(crate) fn queue(name: &str, tagging: u8) -> Queue {
     }
 }
 
+pub(crate) fn bounded(queue: Queue, (all, partition): Bounds) -> Queue {
+    let queue = all.map_or(Ok(queue.clone()), |most| queue.max_queued(most.into())).unwrap();
+    partition.map_or(Ok(queue.clone()), |most| queue.max_queued_per_partition(most.into())).unwrap()
+}
+
 pub(crate) fn seconds(s: u8) -> Duration {
     Duration::from_secs(u64::from(s))
 }
@@ -198,10 +207,11 @@ fn endings() -> impl Strategy<Value = Vec<(u8, Ending)>> {
 
 pub(crate) fn op() -> impl Strategy<Value = Op> {
     let weights = prop::collection::vec(prop_oneof![3 => Just(1_u8), 1 => 2..9_u8], 1..6);
+    let bounds = (prop::option::weighted(0.2, 5..30_u8), prop::option::weighted(0.2, 1..10_u8));
     let settle = prop_oneof![1 => Just(Vec::new()), 1 => endings()];
     prop_oneof![
-        10 => (0..5_u8, weights, prop::option::weighted(0.3, 0..6_u8), 0..16_u8)
-            .prop_map(|(partition, weights, ids, tagging)| Op::Enqueue { partition, weights, ids, tagging }),
+        10 => (0..5_u8, weights, prop::option::weighted(0.3, 0..6_u8), 0..16_u8, bounds).prop_map(
+            |(partition, weights, ids, tagging, bounds)| Op::Enqueue { partition, weights, ids, tagging, bounds }),
         1 => Just(Op::EnqueueAgain),
         10 => (0..7_u8, 1..40_u8, 1..4_u8, prop::option::of(0..3_u8), any::<u8>(), settle).prop_map(
             |(n, lease_s, max_deliveries, owner, keep, settle)| Op::Dequeue { n, lease_s, max_deliveries, owner, keep, settle }),

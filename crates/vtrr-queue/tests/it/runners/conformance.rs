@@ -30,6 +30,8 @@ fn conforms(runner: &mut impl Runs, name: &str) {
     assert_eq!((totals.queued, totals.leased, totals.totals["acked"]), (0, 0, 3));
     // Several calls for one command.
     enqueue(runner, &queue, 2_500);
+    let over = queue.enqueue("alice", tasks(1_500)).unwrap().max_queued(3_999).unwrap();
+    assert_eq!(runner.run(over).unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(runner.run(queue.purge_all()).unwrap().purged, 2_500);
 }
 

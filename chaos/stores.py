@@ -209,12 +209,11 @@ class Cluster(Store):
     def client(self) -> Any:
         return redis.RedisCluster(host="127.0.0.1", port=self.nodes[0].port, socket_timeout=5)
 
-    def primary(self) -> RedisServer:
-        found: RedisServer = wait_for(
-            lambda: next((node for node in self.pair if node.client().info("replication")["role"] == "master"), None)
-        )
-        return found
+    def is_paired(self) -> bool:
+        """One of the two is the replica of the other, and follows it."""
+        states = [node.client().info("replication") for node in self.pair]
+        links = [state.get("master_link_status") for state in states if state["role"] == "slave"]
+        return links == ["up"]
 
     def replica(self) -> RedisServer:
-        primary = self.primary()
-        return next(node for node in self.pair if node is not primary)
+        return next(node for node in self.pair if node.client().info("replication")["role"] == "slave")

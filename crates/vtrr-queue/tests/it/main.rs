@@ -10,6 +10,7 @@ mod differential;
 mod errors;
 mod examples;
 mod fairness;
+mod hostile;
 mod lost_replies;
 mod outages;
 mod pair;

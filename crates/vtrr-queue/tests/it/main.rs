@@ -18,6 +18,7 @@ mod proxy;
 mod reference;
 mod resp;
 mod runners;
+mod secrets;
 mod server;
 mod torn;
 mod worker;

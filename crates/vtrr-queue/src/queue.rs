@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::{
-    Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge, Redrive,
-    SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten,
+    Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Eviction, Extend, Find, Flatten, Outcome, Partitions, Peek,
+    Purge, Redrive, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten,
 };
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -186,6 +186,11 @@ impl Queue {
     /// Where a task is.
     pub fn find(&self, id: TaskId) -> Find {
         Find::new(self.target(), id)
+    }
+
+    /// Whether the server may delete tasks: its `maxmemory-policy`.
+    pub fn eviction(&self) -> Eviction {
+        Eviction::new(self.target())
     }
 
     /// A new owner name, unique for ever.

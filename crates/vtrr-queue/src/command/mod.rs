@@ -14,12 +14,14 @@
 //! | `flatten` | switches the tagging mode, both ways |
 //! | `dead` | lists, redrives and discards dead letters |
 //! | `stats`, `partitions`, `peek`, `find` | look, and change nothing |
+//! | `eviction` | whether the server may delete tasks |
 
 mod cancel;
 mod claim;
 mod dead;
 mod dequeue;
 mod enqueue;
+mod eviction;
 mod extend;
 mod find;
 mod flatten;
@@ -40,6 +42,7 @@ pub use claim::Claim;
 pub use dead::{DeadLetter, DeadLetters, Discard, Redrive};
 pub use dequeue::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES, Dequeue, Dequeued};
 pub use enqueue::{Enqueue, Enqueued};
+pub use eviction::Eviction;
 pub use extend::Extend;
 pub use find::{Find, Found, Whereabouts};
 pub use flatten::{Flatten, Flattened, Unflatten};
@@ -157,7 +160,7 @@ macro_rules! script {
 use script;
 
 /// Every script, for clients that load them up front.
-pub const SCRIPTS: [Script; 18] = [
+pub const SCRIPTS: [Script; 19] = [
     cancel::SCRIPT,
     claim::SCRIPT,
     dead::LIST,
@@ -165,6 +168,7 @@ pub const SCRIPTS: [Script; 18] = [
     dead::DISCARD,
     dequeue::SCRIPT,
     enqueue::SCRIPT,
+    eviction::SCRIPT,
     extend::SCRIPT,
     find::SCRIPT,
     flatten::FLATTEN,

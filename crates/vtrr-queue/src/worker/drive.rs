@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Patience;
+use super::eviction::warn_of_eviction;
 use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
 use super::unsettled::Unsettled;
@@ -42,6 +43,7 @@ pub(super) struct Drive<'a, R> {
     pub(super) next_extend: Instant,
     pub(super) sweeping: bool,
     pub(super) next_sweep: Instant,
+    pub(super) asked_for_eviction: bool,
     pub(super) listening: Listening,
     pub(super) stopping: Option<Stopping>,
 }
@@ -66,6 +68,7 @@ pub(super) enum Answer {
     Extend(Vec<Id>, Result<Vec<Settled>>),
     Sweep(Result<Swept>),
     Listen(Result<Listener>),
+    Eviction(Result<Option<String>>),
 }
 
 impl Held {
@@ -95,6 +98,7 @@ impl<'a, R: Runner> Drive<'a, R> {
             sweeping: false,
             // Workers that start together do not sweep together.
             next_sweep: now + worker.settings.sweep_interval.mul_f64(fastrand::f64()),
+            asked_for_eviction: false,
             listening: Listening::Not(now),
             stopping: None,
         }
@@ -230,8 +234,12 @@ impl<'a, R: Runner> Drive<'a, R> {
                 self.sweeping = false;
                 self.next_sweep = now + self.worker.settings.sweep_interval;
                 match answer {
-                    Ok(swept) if swept.more => self.next_sweep = now,
-                    Ok(_) => {}
+                    Ok(swept) => {
+                        if swept.more {
+                            self.next_sweep = now;
+                        }
+                        self.ask_for_eviction();
+                    }
                     Err(error) => warn_unless_version("sweep", error)?,
                 }
             }
@@ -243,6 +251,7 @@ impl<'a, R: Runner> Drive<'a, R> {
                 self.listening = Listening::Not(now + self.worker.settings.poll.max(Patience::default().next()));
                 warn_unless_version("listen", error)?;
             }
+            Answer::Eviction(answer) => warn_of_eviction(answer),
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod corners;
 mod crash;
 mod differential;
 mod errors;
+mod eviction;
 mod examples;
 mod fairness;
 mod hostile;

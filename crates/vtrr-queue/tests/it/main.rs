@@ -18,6 +18,7 @@ mod pair;
 mod proxy;
 mod reference;
 mod resp;
+mod rights;
 mod runners;
 mod secrets;
 mod server;

@@ -16,7 +16,7 @@ from servers import ROOT, RedisServer, programs, wait_for
 from vtrr_queue import VTRRQueue
 
 NAME = "files"
-LINES = re.findall(rf"^ACL SETUSER {NAME}-.*$", (ROOT / "docs/production.md").read_text(), re.MULTILINE)
+LINES = re.findall(r"^ACL SETUSER .*$", (ROOT / "docs/production.md").read_text(), re.MULTILINE)
 
 TASKS = """
 @vtrr.task
@@ -75,9 +75,10 @@ def queue_of(server: RedisServer, role: str, name: str = NAME) -> Any:
     return VTRRQueue(redis.Redis.from_url(url(server, role)), app, name=name)
 
 
-def test_each_role_does_its_work(server: RedisServer, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_each_role_does_its_work(server: RedisServer, tmp_path: Path) -> None:
     with Bed(server, tmp_path, NAME) as bed:
-        bed.broker, bed.backend = redis_server.url(0), redis_server.url(1)
+        bed.broker, bed.backend = (server.url(db).replace("//", "//celery:PASSWORD@") for db in (0, 1))
+        bed.celery_queue = "vtrr_queue"
         client = f"redis.Redis.from_url(os.environ.get('STORE', {url(server, 'producer')!r}))"
         app = bed.load(TASKS, header=HEADER.replace("redis_client=store", f"redis_client={client}"), sweep_interval=1)
         names = ["work", "more", "again", "fails", "limited"]
@@ -85,10 +86,15 @@ def test_each_role_does_its_work(server: RedisServer, redis_server: RedisServer,
             for _ in range(2):
                 results = getattr(app, name).queue("u", [{"id": name}])
             assert results.duplicates == [name]
-        app.work.queue("u", [{"id": "revoked"}])
+        for priority in (0, 9):
+            app.work.apply_async(queue="vtrr_queue", priority=priority, task_id=f"call{priority}")
+        app.work.queue("u", [{"id": "last"}])
         worker = bed.worker(concurrency=2, env={"STORE": url(server, "worker")})
+        assert results[0].get(timeout=60) is None
+        assert len(app.app.control.ping(timeout=5, limit=1)) == 1
         bed.drained()
-        assert set(ends(bed)) == {"work", "more", "nested", "again", "limited", "revoked"}, worker.log()
+        wait_for(lambda: len(ends(bed)) == 8)
+        assert {*ends(bed)} == {"work", "more", "nested", "again", "limited", "last", "call0", "call9"}, worker.log()
         wait_for(lambda: bed.store.exists(app.vtrr._core.sweeper_key))
         # It is told of tasks by the channel.
         (channel,) = [app.vtrr._core.wake_channel.encode()]
@@ -120,6 +126,15 @@ def test_each_role_does_its_work(server: RedisServer, redis_server: RedisServer,
         assert operator.purge().purged == 0
         assert operator.discard(["none"]) == [False]
         assert refused(server) == []
+
+
+def test_the_user_of_the_broker_reaches_no_queue(server: RedisServer) -> None:
+    client = redis.Redis.from_url(server.url(3).replace("//", "//celery:PASSWORD@"))
+    script = "return redis.call('DEL', 'vtrr:files:queue')"
+    calls: list[tuple[object, ...]] = [("GET", "vtrr:files:queue"), ("EVAL", script, 0), ("KEYS", "*"), ("FLUSHALL",)]
+    for words in calls:
+        with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)noperm|permission|can't"):
+            client.execute_command(*words)
 
 
 def test_no_role_reaches_another_queue(server: RedisServer) -> None:

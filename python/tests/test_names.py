@@ -10,8 +10,8 @@ from bed import HEADER, Bed, ends
 
 # What keys, patterns, records, JSON and Lua could trip over.
 PIECES = [
-    ":", "%", "%3A", "lane:=", ":lane:=a:queue", "*", "[a-z]?", "{}", "{a}", '"', "\\", "\\u0000", " ", "\r\n$1\r\n", "\x01", "\x7f",
-    "\xff", "😀", '","weight":9,"at":1,"serial":1,', "]]--", "~", "+", "-", "'", "$(id)",
+    ":", "%", "%3A", "lane:=", ":lane:=a:queue", "*", "[a-z]?", "{}", "{a}", '"', "\\", "\\u0000", " ", "\r\n$1\r\n", "\x01",
+    "\x7f", "\xff", "😀", '","weight":9,"at":1,"serial":1,', "]]--", "~", "+", "-", "'", "$(id)",
 ]  # fmt: skip
 
 TASKS = """

@@ -20,7 +20,7 @@ use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
 use super::unsettled::Unsettled;
 use super::{Panicked, Summary, Worker};
-use crate::command::{Dequeued, Outcome, Settled, Settlement, Swept};
+use crate::command::{Dequeued, Eviction, Outcome, Settled, Settlement, Swept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::Queue;
 use crate::runner::{Listener, Runner};
@@ -43,7 +43,8 @@ pub(super) struct Drive<'a, R> {
     pub(super) next_extend: Instant,
     pub(super) sweeping: bool,
     pub(super) next_sweep: Instant,
-    pub(super) asked_for_eviction: bool,
+    /// To be asked once.
+    pub(super) eviction: Option<Eviction>,
     pub(super) listening: Listening,
     pub(super) stopping: Option<Stopping>,
 }
@@ -98,7 +99,7 @@ impl<'a, R: Runner> Drive<'a, R> {
             sweeping: false,
             // Workers that start together do not sweep together.
             next_sweep: now + worker.settings.sweep_interval.mul_f64(fastrand::f64()),
-            asked_for_eviction: false,
+            eviction: Some(worker.queue.eviction()),
             listening: Listening::Not(now),
             stopping: None,
         }

@@ -7,10 +7,8 @@ use crate::runner::Runner;
 impl<R: Runner> Drive<'_, R> {
     /// Asks once. A user without the right to `INFO` is not warned.
     pub(super) fn ask_for_eviction(&mut self) {
-        if std::mem::replace(&mut self.asked_for_eviction, true) {
-            return;
-        }
-        let (runner, command) = (&self.worker.runner, self.worker.queue.eviction());
+        let Some(command) = self.eviction.take() else { return };
+        let runner = &self.worker.runner;
         self.calls.push(Box::pin(async move { Answer::Eviction(runner.run(command).await) }));
     }
 }

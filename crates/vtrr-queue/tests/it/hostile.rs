@@ -144,7 +144,9 @@ impl Attack<'_> {
             self.run(self.queue.settle(back).unwrap());
         }
         let taken: Vec<_> = ours.into_iter().take(n).collect();
-        taken.iter().for_each(|it| self.check(it));
+        for it in &taken {
+            self.check(it);
+        }
         assert_eq!(taken.len(), n);
         taken
     }

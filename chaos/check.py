@@ -35,8 +35,8 @@ class Promise:
 
     # Ids that must end as dead letters, and what the reason must say.
     doomed: dict[str, str] = field(default_factory=dict)
-    # Ids that may: their reason is accepted too.
-    may_die: dict[str, str] = field(default_factory=dict)
+    # What the reason of any other dead letter says.
+    reasons: tuple[str, ...] = ("planned",)
     # Tasks accepted before this time, or offered before it, may be lost: the store forgot (no AOF, an unplanned failover).
     forgets_before: int = 0
     # Whether tokens grow with time: not where the store forgot.
@@ -148,7 +148,7 @@ def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findin
         if promise.doomed[id] not in (reason or ""):
             findings.wrong.append(f"{id} must be a dead letter because of {promise.doomed[id]!r}, is {reason!r}")
     elif reason is not None:
-        if promise.may_die.get(id, "planned") not in reason:
+        if not any(words in reason for words in promise.reasons):
             findings.wrong.append(f"{id} is a dead letter: {reason}")
     elif not task.ended and (task.accepted or task.starts):
         if task.before < promise.forgets_before:
@@ -171,7 +171,7 @@ def in_order(tasks: dict[str, _Task], promise: Promise, findings: Findings) -> N
     """Tasks of a partition are delivered in the order in which they were accepted, but for those delivered again."""
     partitions: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for id, task in tasks.items():
-        if len(task.taken) == 1 and task.taken[0][2] == 1 and id not in promise.doomed and id not in promise.may_die:
+        if len(task.taken) == 1 and task.taken[0][2] == 1 and id not in promise.doomed:
             partitions[task.partition].append((number_of(task.taken[0][1]), task.number, id))
     for partition, delivered in partitions.items():
         delivered.sort()

@@ -84,6 +84,7 @@ def pause_worker(scene: Scene) -> int:
 def soft_limit(scene: Scene) -> int:
     """What Celery does to a process when a soft time limit has passed, at any moment of it."""
     worker = scene.any_worker()
+    scene.promise.reasons = ("planned", "SoftTimeLimitExceeded")
     for pid in worker.children():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)

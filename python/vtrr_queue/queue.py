@@ -132,12 +132,12 @@ class VTRRQueue:
         check_bound("max_queued_per_partition", max_queued_per_partition)
         check_flag("task_events", task_events)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
+            # Not shown: a URL, and the repr of some clients, hold a password.
             raise InvalidArgumentType(
-                f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
-                f"({type(redis_client).__name__})"
+                f"redis_client must be a client of redis-py that is not asyncio's, not of type {type(redis_client).__name__}"
             )
         if not isinstance(celery_app, Celery):
-            raise InvalidArgumentType(f"celery_app must be a Celery app, not {celery_app!r} ({type(celery_app).__name__})")
+            raise InvalidArgumentType(f"celery_app must be a Celery app, not of type {type(celery_app).__name__}")
         self._core = Queue(name, tagging)
         if is_cluster(redis_client) and not self._core.is_one_slot:
             raise InvalidArgument(

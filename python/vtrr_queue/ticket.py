@@ -177,7 +177,7 @@ class Ticket:
             else:
                 tickets.publish_bound(own, delivery.id, delivery.token)
         except Exception as error:
-            logger.warning("%s: no message could be sent for %s, it goes back: %r", self.vtrr, delivery.id, error)
+            logger.warning("%s: no message could be sent for %s, it goes back: %s", self.vtrr, delivery.id, tickets.in_log(error))
             if not beside:
                 self.take_back(delivery)
 
@@ -226,7 +226,7 @@ class Ticket:
             if self.vtrr._waits():
                 tickets.publish(self.task)
         except Exception as error:
-            logger.warning("%s: the next ticket could not be sent, the sweep will: %r", self.vtrr, error)
+            logger.warning("%s: the next ticket could not be sent, the sweep will: %s", self.vtrr, tickets.in_log(error))
 
     def give_back(self, reason: str | None) -> None:
         """Gives back what this message holds; with blame, if there is a reason."""

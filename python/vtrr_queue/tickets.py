@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery.app.routes import Router
 from kombu.transport.virtual import Channel as VirtualChannel
 
+from .errors import VtrrError
+
 if TYPE_CHECKING:
     from .task import VTRRTask
 
@@ -91,6 +93,14 @@ def top_up(task: VTRRTask[Any, Any], wanted: int) -> int:
     return sent
 
 
+def in_log(error: BaseException) -> str:
+    """An error of the broker's client, as it may be logged: where a URL cannot be read, its parser quotes what it takes for
+    the port, which may be a part of the password."""
+    if isinstance(error, ValueError) and not isinstance(error, VtrrError):
+        return f"{type(error).__name__}, not shown since it may quote the broker's URL"
+    return repr(error)
+
+
 class Issuer:
     """Sends tickets on behalf of a producer, who must not hang because the broker does: the tasks are stored
     already."""
@@ -122,4 +132,4 @@ class Issuer:
             self._busy = thread
             errors.append(TimeoutError(f"no answer within {PUBLISH_SECONDS:.0f} s"))
         if errors:
-            logger.warning("%s: tickets could not be sent, the sweep will: %r", task.vtrr, errors[0])
+            logger.warning("%s: tickets could not be sent, the sweep will: %s", task.vtrr, in_log(errors[0]))

@@ -116,7 +116,8 @@ class Sweeper(threading.Thread):
         try:
             what(*args)
         except Exception as error:
-            logger.warning("%s: the sweep could not %s, it will try again: %r", self.vtrr, what.__name__, error)
+            why = tickets.in_log(error)
+            logger.warning("%s: the sweep could not %s, it will try again: %s", self.vtrr, what.__name__, why)
 
     def turn(self) -> None:
         stats = None

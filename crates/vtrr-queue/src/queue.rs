@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::{
-    Bounds, Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Extend, Find, Flatten, Outcome, Partitions, Peek, Purge,
-    Redrive, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten, bound,
+    Bounds, Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Eviction, Extend, Find, Flatten, Outcome, Partitions,
+    Peek, Purge, Redrive, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten, bound,
 };
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -200,6 +200,11 @@ impl Queue {
     /// Where a task is.
     pub fn find(&self, id: TaskId) -> Find {
         Find::new(self.target(), id)
+    }
+
+    /// Whether the server may delete tasks: its `maxmemory-policy`.
+    pub fn eviction(&self) -> Eviction {
+        Eviction::new(self.target())
     }
 
     /// A new owner name, unique for ever.

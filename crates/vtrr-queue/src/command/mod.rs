@@ -14,12 +14,14 @@
 //! | `flatten` | switches the tagging mode, both ways |
 //! | `dead` | lists, redrives and discards dead letters |
 //! | `stats`, `partitions`, `peek`, `find` | look, and change nothing |
+//! | `eviction` | whether the server may delete tasks |
 
 mod cancel;
 mod claim;
 mod dead;
 mod dequeue;
 mod enqueue;
+mod eviction;
 mod extend;
 mod find;
 mod flatten;
@@ -41,6 +43,7 @@ pub use dead::{DeadLetter, DeadLetters, Discard, Redrive};
 pub use dequeue::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES, Dequeue, Dequeued};
 pub(crate) use enqueue::{Bounds, bound};
 pub use enqueue::{Enqueue, Enqueued};
+pub use eviction::Eviction;
 pub use extend::Extend;
 pub use find::{Find, Found, Whereabouts};
 pub use flatten::{Flatten, Flattened, Unflatten};
@@ -158,7 +161,7 @@ macro_rules! script {
 use script;
 
 /// Every script, for clients that load them up front.
-pub const SCRIPTS: [Script; 18] = [
+pub const SCRIPTS: [Script; 19] = [
     cancel::SCRIPT,
     claim::SCRIPT,
     dead::LIST,
@@ -166,6 +169,7 @@ pub const SCRIPTS: [Script; 18] = [
     dead::DISCARD,
     dequeue::SCRIPT,
     enqueue::SCRIPT,
+    eviction::SCRIPT,
     extend::SCRIPT,
     find::SCRIPT,
     flatten::FLATTEN,

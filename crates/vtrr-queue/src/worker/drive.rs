@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::alone::Aside;
 use super::backoff::Patience;
+use super::eviction::warn_of_eviction;
 use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
 use super::unsettled::Unsettled;
 use super::{Panicked, Summary, Worker};
-use crate::command::{Dequeued, Outcome, Settled, Settlement, Swept};
+use crate::command::{Dequeued, Eviction, Outcome, Settled, Settlement, Swept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::Queue;
 use crate::runner::{Listener, Runner};
@@ -47,6 +48,8 @@ pub(super) struct Drive<'a, R> {
     pub(super) next_extend: Instant,
     pub(super) sweeping: bool,
     pub(super) next_sweep: Instant,
+    /// To be asked once.
+    pub(super) eviction: Option<Eviction>,
     pub(super) listening: Listening,
     pub(super) stopping: Option<Stopping>,
 }
@@ -72,6 +75,7 @@ pub(super) enum Answer {
     Extend(Vec<Id>, Result<Vec<Settled>>),
     Sweep(Result<Swept>),
     Listen(Result<Listener>),
+    Eviction(Result<Option<String>>),
 }
 
 impl Held {
@@ -104,6 +108,7 @@ impl<'a, R: Runner> Drive<'a, R> {
             sweeping: false,
             // Workers that start together do not sweep together.
             next_sweep: now + worker.settings.sweep_interval.mul_f64(fastrand::f64()),
+            eviction: Some(worker.queue.eviction()),
             listening: Listening::Not(now),
             stopping: None,
         }
@@ -248,8 +253,12 @@ impl<'a, R: Runner> Drive<'a, R> {
                 self.sweeping = false;
                 self.next_sweep = now + self.worker.settings.sweep_interval;
                 match answer {
-                    Ok(swept) if swept.more => self.next_sweep = now,
-                    Ok(_) => {}
+                    Ok(swept) => {
+                        if swept.more {
+                            self.next_sweep = now;
+                        }
+                        self.ask_for_eviction();
+                    }
                     Err(error) => warn_unless_version("sweep", error)?,
                 }
             }
@@ -261,6 +270,7 @@ impl<'a, R: Runner> Drive<'a, R> {
                 self.listening = Listening::Not(now + self.worker.settings.poll.max(Patience::default().next()));
                 warn_unless_version("listen", error)?;
             }
+            Answer::Eviction(answer) => warn_of_eviction(answer),
         }
         Ok(())
     }

@@ -44,7 +44,7 @@
 //! | the worker stops and the grace period ends | the future is dropped; released without blame |
 //!
 //! Modules: `builder` makes a worker; `drive` is its loop, the only part that talks to the queue, with `round` (settle and
-//! dequeue), `alone`, `extend` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
+//! dequeue), `alone`, `extend`, `eviction` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
 //! `arguments` decodes, `options` judges errors).
 
 mod alone;
@@ -54,6 +54,7 @@ mod backoff;
 mod builder;
 mod context;
 mod drive;
+mod eviction;
 mod extend;
 mod hooks;
 mod options;
@@ -141,6 +142,8 @@ impl<R: Runner> Worker<R> {
 
     /// Works until `stop` is ready. Then no more tasks are taken; those at work have the grace period to end; what still
     /// runs is dropped and released without blame; everything is settled.
+    ///
+    /// After its first sweep it logs a warning if the server's `maxmemory-policy` is one that may delete tasks.
     ///
     /// An unreachable server is waited for, forever: the worker resumes when it is back. Dropping the future drops the
     /// handlers; their tasks are delivered again when the leases have run out.

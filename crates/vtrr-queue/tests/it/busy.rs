@@ -205,6 +205,7 @@ impl Busy {
             ("discard".into(), queue.discard([id("b0"), id("a4")]).unwrap().call()),
             ("dead_letters".into(), queue.dead_letters(0, 9).unwrap().call()),
             ("stats".into(), queue.stats().call()),
+            ("eviction".into(), queue.eviction().call()),
             ("partitions".into(), queue.partitions().call()),
             ("peek".into(), queue.peek(9).unwrap().call()),
         ];

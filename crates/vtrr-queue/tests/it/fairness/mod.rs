@@ -29,7 +29,7 @@ const PLAIN: Kinds = Kinds { trouble: false, reshare: false, modes: false };
 const EVERYTHING: Kinds = Kinds { trouble: true, reshare: true, modes: false };
 
 /// So many random lists; `PROPTEST_CASES` says otherwise.
-fn cases(n: u32) -> ProptestConfig {
+pub(crate) fn cases(n: u32) -> ProptestConfig {
     let config = ProptestConfig { max_shrink_iters: 50_000, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases: n, ..config } }
 }

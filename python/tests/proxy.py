@@ -9,7 +9,8 @@ import threading
 
 class Proxy:
     """Forwards to a port of this machine. `lose(n)` lets the n-th reply from now vanish, and its connection with it;
-    `dead` refuses everybody."""
+    `dead` refuses everybody; `forget()` leaves all connections open and hears nothing of them, as when a host is gone
+    without a word."""
 
     def __init__(self, port: int) -> None:
         self.target = port
@@ -17,6 +18,8 @@ class Proxy:
         self.lost = 0
         self._until_lost = 0
         self._dies = False
+        self._forgotten: set[socket.socket] = set()
+        self._clients: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -33,6 +36,11 @@ class Proxy:
         with self._lock:
             self._until_lost, self._dies = nth, then_dead
 
+    def forget(self) -> None:
+        """Nothing passes any more on the connections that there are; new ones work."""
+        with self._lock:
+            self._forgotten |= self._clients
+
     def _accept(self) -> None:
         while True:
             try:
@@ -43,13 +51,16 @@ class Proxy:
                 client.close()
                 continue
             server = socket.create_connection(("127.0.0.1", self.target))
+            with self._lock:
+                self._clients.add(client)
             for start in (self._requests, self._replies):
                 threading.Thread(target=start, args=(client, server), daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
-                server.sendall(data)
+                if client not in self._forgotten:
+                    server.sendall(data)
         close(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
@@ -57,7 +68,8 @@ class Proxy:
             while data := server.recv(65536):
                 if self._loses():
                     break
-                client.sendall(data)
+                if client not in self._forgotten:
+                    client.sendall(data)
         close(client, server)
 
     def _loses(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from celery import Celery
@@ -14,7 +15,18 @@ from . import backend
 from . import client as redis_runner
 from ._core import Prepared, Queue
 from .body import look, tail
-from .checks import check_choice, check_flag, check_function, check_ids, check_number, check_text, is_async, is_cluster, takes_id
+from .checks import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_ids,
+    check_number,
+    check_path,
+    check_text,
+    is_async,
+    is_cluster,
+    takes_id,
+)
 from .errors import InvalidArgument, InvalidArgumentType, Unfinished, VtrrError
 from .results import Results, TaskResult
 from .task import VTRRTask, weave
@@ -83,6 +95,9 @@ class VTRRQueue:
         ``queue``: retries wait their turn in the fair order. ``broker``: they go past it, as in 0.1.0.
     task_events
         Whether Flower and ``celery events`` see each task, not only messages. Three messages per run.
+    health_file
+        A file in which each worker tells when Redis last answered it, for ``python -m vtrr_queue.health``; one per worker
+        and queue: ``%n`` in it is the name of the worker's node.
     """
 
     DEFAULT_MAX_CONCURRENCY = 4
@@ -102,6 +117,7 @@ class VTRRQueue:
         tagging: str = "head",
         retry_through: str = "queue",
         task_events: bool = False,
+        health_file: str | PathLike[str] | None = None,
     ) -> None:
         check_text("name", name)
         check_text("celery_queue", celery_queue)
@@ -113,6 +129,7 @@ class VTRRQueue:
         check_choice("tagging", tagging, "head", "all")
         check_choice("retry_through", retry_through, "queue", "broker")
         check_flag("task_events", task_events)
+        health_path = check_path("health_file", health_file)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
             raise InvalidArgumentType(
                 f"redis_client must be a client of redis-py that is not asyncio's, not {redis_client!r} "
@@ -138,6 +155,7 @@ class VTRRQueue:
         self.tagging = tagging
         self.retry_through = retry_through
         self.task_events = task_events
+        self.health_file = health_path
         self.tasks: dict[str, VTRRTask[Any, Any]] = {}
         self._issuer = Issuer()
         self._join_workers()
@@ -333,6 +351,8 @@ class VTRRQueue:
         if not hasattr(app, "vtrr_queues"):
             app.vtrr_queues = []
         for other in app.vtrr_queues:
+            if self.health_file is not None and other.health_file == self.health_file and other.name != self.name:
+                raise InvalidArgument(f"health_file must be another one than that of {other!r}, not {self.health_file!r}")
             if other.celery_queue == self.celery_queue and other.name != self.name:
                 logger.warning(
                     "%r and %r share the celery_queue %r: the tickets of one keep the other from sending its own; give each one",

@@ -141,7 +141,7 @@ def test_a_worker_that_stops_is_live_while_it_keeps_leases(bed: Bed) -> None:
     assert not path.exists()
 
 
-def test_a_worker_whose_broker_is_gone_is_not_live_unless_it_has_tasks(bed: Bed, tmp_path: Path) -> None:
+def test_an_idle_worker_whose_broker_is_gone_is_not_live(bed: Bed, tmp_path: Path) -> None:
     folder = tmp_path / "broker"
     folder.mkdir()
     with RedisServer(folder) as broker:

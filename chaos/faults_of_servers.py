@@ -92,12 +92,11 @@ def restart_empty(scene: Scene) -> int:
 def restart_loading(scene: Scene) -> int:
     """It takes its time to load its file, and answers LOADING meanwhile."""
     server = single(scene).server
-    options = server.options
     # Per command of the file, in microseconds.
-    server.options = (*options, "--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
+    server.client().config_set("key-load-delay", 100)
+    server.client().config_rewrite()
     server.stop()
     server.start()
-    server.options = options
     server.client().config_set("key-load-delay", 0)
     return now()
 

@@ -78,9 +78,12 @@ def text(value: Any) -> str:
 
 
 class Watched:
-    witness: Witness
+    # A client may send while it is made.
+    witness: Witness | None = None
 
     def execute_command(self, *words: Any, **options: Any) -> Any:
+        if self.witness is None:
+            return super().execute_command(*words, **options)  # type: ignore[misc]
         return self.witness.see(words, lambda: super(Watched, self).execute_command(*words, **options))  # type: ignore[misc]
 
 

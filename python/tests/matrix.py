@@ -17,7 +17,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "target/matrix"
 # What depends on Celery's inside.
-SHORT = ["test_first", "test_pools", "test_items", "test_limits", "test_retries", "test_burst", "test_controls", "test_events"]
+SHORT = [
+    "test_first",
+    "test_pools",
+    "test_items",
+    "test_limits",
+    "test_retries",
+    "test_burst",
+    "test_controls",
+    "test_events",
+    "test_health",
+]
 OLD = {"5.2": "celery[redis]==5.2.*", "5.4": "celery[redis]==5.4.*"}
 
 

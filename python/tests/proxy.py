@@ -10,7 +10,7 @@ import threading
 class Proxy:
     """Forwards to a port of this machine. `lose(n)` lets the n-th reply from now vanish, and its connection with it;
     `lose_script()` the reply to the next script, which has run; `cut_script()` the next script itself. `dead` refuses
-    everybody."""
+    everybody; `forget()` leaves all connections open and hears nothing of them, as when a host is gone without a word."""
 
     def __init__(self, port: int) -> None:
         self.target = port
@@ -22,6 +22,7 @@ class Proxy:
         self._passes = threading.Event()
         self._passes.set()
         self._links: list[tuple[socket.socket, socket.socket]] = []
+        self._forgotten: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -67,6 +68,11 @@ class Proxy:
         for link in links:
             close(*link)
 
+    def forget(self) -> None:
+        """Nothing passes any more on the connections that there are; new ones work."""
+        with self._lock:
+            self._forgotten |= {client for client, _ in self._links}
+
     def _accept(self) -> None:
         while True:
             try:
@@ -96,7 +102,8 @@ class Proxy:
                     break
                 if self._takes("_loses_script", is_script(data)):
                     deaf.set()
-                server.sendall(data)
+                if client not in self._forgotten:
+                    server.sendall(data)
         close(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
@@ -105,7 +112,8 @@ class Proxy:
                 self._passes.wait()
                 if self._loses() or deaf.is_set():
                     break
-                client.sendall(data)
+                if client not in self._forgotten:
+                    client.sendall(data)
         close(client, server)
 
     def _takes(self, what: str, fits: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bed import Bed
+from bed import Bed, waiting_tickets
 from clients import Servers
+from proxy import Proxy
 from servers import RedisServer, free_port, wait_for
 from vtrr_queue import tickets
 
@@ -124,3 +126,43 @@ def test_a_broker_that_does_not_answer(bed: Bed, tmp_path: Path) -> None:
         bed.worker(concurrency=1, wait=False)
         wait_for(lambda: len(bed.events("end")) == 3, 40)
     assert [event["id"] for event in bed.events("end")] == ["t0", "t1", "t2"]
+
+
+def test_a_broker_that_forgets_a_connection(bed: Bed) -> None:
+    """Half open: nothing comes back on it, nobody closes it. The next call that may wait for a new one sends tickets."""
+    with Proxy(bed.server.port) as proxy:
+        bed.broker = f"redis://127.0.0.1:{proxy.port}/0"
+        app = bed.load(TASKS, max_concurrency=1000)
+        app.work.queue("u", [{}])
+        assert waiting_tickets(bed) == 1
+        proxy.forget()
+
+        def flow_again() -> bool:
+            before = waiting_tickets(bed)
+            app.work.queue("u", [{}])
+            return waiting_tickets(bed) > before
+
+        wait_for(flow_again, 60, 1.0)
+    assert len(app.vtrr) > 1
+
+
+def test_a_broker_that_hangs_does_not_stop_the_sweep(bed: Bed, tmp_path: Path) -> None:
+    """It accepts and never answers: leases that have run out are taken back all the same; then it goes on."""
+    folder = tmp_path / "hangs"
+    folder.mkdir()
+    with RedisServer(folder) as broker:
+        bed.broker = broker.url(0)
+        app = bed.load(TASKS, sweep_interval=1)
+        bed.worker(concurrency=1)
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGSTOP)
+        try:
+            # Waits for the broker in vain; meanwhile the sweep has heard of the tasks.
+            app.work.queue("u", [{"id": "t0"}, {"id": "t1"}])
+            core = app.vtrr._core
+            app.vtrr._run(core.dequeue(1, owner=core.fresh(), lease=1, max_deliveries=5, settle=[]))
+            wait_for(lambda: app.vtrr.stats().totals.get("reclaimed") == 1)
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        bed.drained()
+    assert sorted(event["id"] for event in bed.events("end")) == ["t0", "t1"]

@@ -9,6 +9,7 @@ from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError
 
 from bed import Bed
+from proxy import Proxy
 from rabbitmq import RabbitMQ
 from servers import wait_for
 from vtrr_queue.tickets import count
@@ -92,3 +93,20 @@ def test_all_tickets_lost_and_still_everything_runs(bed: Bed, rabbitmq: RabbitMQ
     bed.worker()
     bed.drained(20)
     assert len(bed.events("end")) == 16
+
+
+def test_a_broker_that_forgets_a_connection(bed: Bed, rabbitmq: RabbitMQ) -> None:
+    """Half open: nothing comes back on it, nobody closes it. Tickets flow again on a new one."""
+    with Proxy(rabbitmq.port) as proxy:
+        bed.broker = rabbitmq.url.replace(str(rabbitmq.port), str(proxy.port))
+        app = bed.load(TASKS, max_concurrency=1000)
+        app.work.queue("u", [{"args": [0]}])
+        wait_for(lambda: count(app.app, bed.celery_queue) == 1)
+        proxy.forget()
+        app.work.queue("u", [{"args": [1]}])
+
+        def flow_again() -> bool:
+            app.work.queue("u", [{"args": [2]}])
+            return count(app.app, bed.celery_queue) > 1
+
+        wait_for(flow_again, 60, 1.0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from celery.utils.nodenames import node_format
 
 from .errors import InvalidArgument, InvalidArgumentType
 
@@ -76,6 +79,20 @@ def check_bound(argument: str, value: Any) -> None:
         raise InvalidArgumentType(f"{argument} must be {allowed}, not {value!r} ({type(value).__name__})")
     if not 1 <= value <= 1_000_000_000_000:
         raise InvalidArgument(f"{argument} must be {allowed}, not {value!r}")
+
+
+def check_path(argument: str, value: Any) -> str | None:
+    """A path as text, in which Celery's `%n`, `%h`, `%d` and `%p` may stand for parts of a worker's name."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(path := os.fspath(value), str):
+        raise InvalidArgumentType(f"{argument} must be a path, text or Path, or None, not {value!r} ({type(value).__name__})")
+    check_text(argument, path)
+    try:
+        node_format(path, "name@host")
+    except ValueError:
+        raise InvalidArgument(f"{argument} must be a path with no % but Celery's %n, %h, %d, %p and %%, not {path!r}") from None
+    return path
 
 
 def check_number(argument: str, value: Any, least: float, most: float, *, whole: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Keeps the leases of a worker: extends them while their messages are worked on, and settles for processes that cannot
-any more. In the worker's main process, in threads of its own, so that neither a task that holds the GIL of its process
-nor a Redis that hangs stops anybody else."""
+any more; tells by a file whether that works. In the worker's main process, in threads of its own, so that neither a task
+that holds the GIL of its process nor a Redis that hangs stops anybody else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import os
 import queue
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import forks
 from ._core import Queue
 
 if TYPE_CHECKING:
+    from .health import HealthFile
     from .queue import VTRRQueue
     from .requests import TicketRequest
 
@@ -35,6 +37,8 @@ class _Keeper:
         self.requests: weakref.WeakSet[TicketRequest] = weakref.WeakSet()
         self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event]] = queue.SimpleQueue()
         self.threads: list[threading.Thread] = []
+        # Where it is told for which queue that the worker is live, and whether it works on that, tasks in hand or not.
+        self.files: dict[VTRRQueue, tuple[HealthFile, Callable[[], bool]]] = {}
         # Leases are extended so often, and from when a shorter one than all before is seen.
         self.period = 10.0
         self.shorter = threading.Event()
@@ -42,34 +46,60 @@ class _Keeper:
     def register(self, request: TicketRequest) -> None:
         with self.lock:
             self.requests.add(request)
-            if request.vtrr.lease / 3 < self.period:
-                self.period = request.vtrr.lease / 3
-                self.shorter.set()
-            if not self.threads:
-                for target in (self.extend_leases, self.work):
-                    thread = threading.Thread(target=target, name=f"vtrr-{target.__name__}", daemon=True)
-                    self.threads.append(thread)
-                    thread.start()
+            self.begin(request.vtrr.lease)
+
+    def report(self, vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None:
+        with self.lock:
+            self.files[vtrr] = (file, works)
+            self.begin(vtrr.lease)
+
+    def begin(self, lease: float) -> None:
+        """With the lock."""
+        if lease / 3 < self.period:
+            self.period = lease / 3
+            self.shorter.set()
+        if not self.threads:
+            for target in (self.extend_leases, self.work):
+                thread = threading.Thread(target=target, name=f"vtrr-{target.__name__}", daemon=True)
+                self.threads.append(thread)
+                thread.start()
 
     def owners(self) -> list[tuple[VTRRQueue, str]]:
         """Who may hold leases: messages that a process has begun with."""
         with self.lock:
             return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
 
+    def askers(self) -> list[tuple[VTRRQueue, str]]:
+        """Who extends leases, and for health nobody's: an owner that holds none."""
+        with self.lock:
+            files = list(self.files.items())
+        return [*self.owners(), *((vtrr, f"{self.nonce}/0") for vtrr, (_, works) in files if works())]
+
     def extend_leases(self) -> None:
         while True:
             self.shorter.wait(self.period)
             self.shorter.clear()
             down: set[VTRRQueue] = set()
-            for vtrr, owner in self.owners():
+            answered: set[VTRRQueue] = set()
+            for vtrr, owner in self.askers():
                 if vtrr in down:
                     continue
                 try:
                     with forks.quiet():
                         vtrr._run(vtrr._core.extend_owner(owner, vtrr.lease))
+                    answered.add(vtrr)
                 except Exception as error:
                     logger.warning("%s: leases could not be extended: %r", vtrr, error)
                     down.add(vtrr)
+            for vtrr in answered & self.files.keys():
+                self.beat(vtrr)
+
+    def beat(self, vtrr: VTRRQueue) -> None:
+        file, _ = self.files[vtrr]
+        try:
+            file.beat()
+        except OSError as error:
+            logger.warning("%s: the health_file %r could not be written: %r", vtrr, file.path, error)
 
     def post(self, what: str, vtrr: VTRRQueue, command: Any) -> threading.Event:
         done = threading.Event()
@@ -95,6 +125,11 @@ class _Keeper:
     def at_exit(self) -> None:
         if os.getpid() != self.pid:
             return
+        for vtrr, (file, _) in self.files.items():
+            try:
+                file.end()
+            except OSError as error:
+                logger.warning("%s: the health_file %r could not be removed: %r", vtrr, file.path, error)
         # The children are gone by now, and what they had not settled goes back at once.
         for vtrr, owner in self.owners():
             try:
@@ -135,6 +170,14 @@ def nonce() -> str:
 def register(request: TicketRequest) -> None:
     """Extends the leases of a message from when a process begins with it until it is gone."""
     _keeper().register(request)
+
+
+def report(vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None:
+    """From now on a file tells whether the worker is live: written whenever Redis has answered an extension, also one of
+    no lease, made while ``works()``; removed when the process exits."""
+    _keeper().report(vtrr, file, works)
+    # It has a lease from now on until it must have been answered.
+    _keeper().beat(vtrr)
 
 
 def release(request: TicketRequest, reason: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from celery import Celery
@@ -21,6 +22,7 @@ from .checks import (
     check_function,
     check_ids,
     check_number,
+    check_path,
     check_text,
     is_async,
     is_cluster,
@@ -97,6 +99,9 @@ class VTRRQueue:
         and stores nothing. None: any number.
     task_events
         Whether Flower and ``celery events`` see each task, not only messages. Three messages per run.
+    health_file
+        A file in which each worker tells when Redis last answered it, for ``python -m vtrr_queue.health``; one per worker
+        and queue: ``%n`` in it is the name of the worker's node.
     """
 
     DEFAULT_MAX_CONCURRENCY = 4
@@ -118,6 +123,7 @@ class VTRRQueue:
         max_queued: int | None = None,
         max_queued_per_partition: int | None = None,
         task_events: bool = False,
+        health_file: str | PathLike[str] | None = None,
     ) -> None:
         check_text("name", name)
         check_text("celery_queue", celery_queue)
@@ -131,6 +137,7 @@ class VTRRQueue:
         check_bound("max_queued", max_queued)
         check_bound("max_queued_per_partition", max_queued_per_partition)
         check_flag("task_events", task_events)
+        health_path = check_path("health_file", health_file)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
             # Not shown: a URL, and the repr of some clients, hold a password.
             raise InvalidArgumentType(
@@ -158,6 +165,7 @@ class VTRRQueue:
         self.max_queued = max_queued
         self.max_queued_per_partition = max_queued_per_partition
         self.task_events = task_events
+        self.health_file = health_path
         self.tasks: dict[str, VTRRTask[Any, Any]] = {}
         self._issuer = Issuer()
         self._join_workers()
@@ -355,6 +363,8 @@ class VTRRQueue:
         if not hasattr(app, "vtrr_queues"):
             app.vtrr_queues = []
         for other in app.vtrr_queues:
+            if self.health_file is not None and other.health_file == self.health_file and other.name != self.name:
+                raise InvalidArgument(f"health_file must be another one than that of {other!r}, not {self.health_file!r}")
             if other.celery_queue == self.celery_queue and other.name != self.name:
                 logger.warning(
                     "%r and %r share the celery_queue %r: the tickets of one keep the other from sending its own; give each one",

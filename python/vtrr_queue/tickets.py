@@ -8,8 +8,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from celery.app.routes import Router
+from kombu import pools
 from kombu.transport.virtual import Channel as VirtualChannel
 
+from . import forks
 from .errors import VtrrError
 
 if TYPE_CHECKING:
@@ -25,25 +27,55 @@ TOKEN = "vtrr_token"
 # Who holds the leases of a message: put there by the worker's main process.
 OWNER = "vtrr_owner"
 
+# How long a producer waits for tickets to be sent.
 PUBLISH_SECONDS = 5.0
+# How long a broker may take for one answer. Longer, so that of the calls in this time only the first one waits.
+ANSWER_SECONDS = 15.0
+# What bounds that, by the kombu transport's `driver_name`; without, a broker that hangs holds its caller for ever.
+TIMEOUTS = {"redis": ("socket_timeout", "socket_connect_timeout"), "py-amqp": ("read_timeout", "write_timeout")}
+
+
+def producers(app: Any) -> Any:
+    """A pool like the app's own of producers, for brokers that hang: their connections wait for an answer as the user's
+    ``broker_transport_options`` say, or else for ``ANSWER_SECONDS``."""
+    own = app.pool
+    known, bounded = app.__dict__.get("vtrr_producers", (None, None))
+    if known is not own:
+        connection = app.connection_for_write()
+        names = TIMEOUTS.get(connection.get_transport_cls().driver_name, ())
+        timeouts = {name: ANSWER_SECONDS for name in names if name not in connection.transport_options}
+        bounded = pools.producers[app.connection_for_write(transport_options=timeouts)]
+        bounded.limit = own.limit
+        # The app has another pool after a fork, and so have we.
+        app.vtrr_producers = (own, bounded)
+    return bounded
 
 
 def count(app: Any, celery_queue: str) -> int:
     """How many messages the broker holds in this queue, by its own count; those in workers' hands aside."""
-    with app.pool.acquire(block=True) as connection:
-        channel = connection.default_channel
-        if isinstance(channel, VirtualChannel):
-            # On virtual transports a passive declare answers 404 for an empty queue; this one does no harm.
-            return int(channel.queue_declare(queue=celery_queue).message_count or 0)
-        # On AMQP a failed passive declare closes its channel.
-        fresh = connection.channel()
+    with producers(app).connections.acquire(block=True) as connection:
         try:
-            return int(fresh.queue_declare(queue=celery_queue, passive=True).message_count)
-        except connection.channel_errors:
-            return 0
-        finally:
-            if fresh.is_open:
-                fresh.close()
+            return count_on(connection, celery_queue)
+        except Exception:
+            # An answer that comes late would be taken for that of the next question.
+            connection.collect()
+            raise
+
+
+def count_on(connection: Any, celery_queue: str) -> int:
+    channel = connection.default_channel
+    if isinstance(channel, VirtualChannel):
+        # On virtual transports a passive declare answers 404 for an empty queue; this one does no harm.
+        return int(channel.queue_declare(queue=celery_queue).message_count or 0)
+    # On AMQP a failed passive declare closes its channel.
+    fresh = connection.channel()
+    try:
+        number = int(fresh.queue_declare(queue=celery_queue, passive=True).message_count)
+    except connection.channel_errors:
+        number = 0
+    if fresh.is_open:
+        fresh.close()
+    return number
 
 
 def publish(task: VTRRTask[Any, Any], **options: Any) -> None:
@@ -59,16 +91,18 @@ def send(task: VTRRTask[Any, Any], kwargs: dict[str, Any], **options: Any) -> An
     """Sends a message to the Celery queue of the task's VTRRQueue, past all routes of the user: parts of one that
     matches, a routing key say, would lead it elsewhere."""
     app = task.app
-    return app.send_task(
-        task.name,
-        (),
-        kwargs,
-        task_type=task,
-        queue=task.vtrr.celery_queue,
-        router=Router((), app.amqp.queues, app.conf.task_create_missing_queues, app=app),
-        add_to_parent=False,
-        **options,
-    )
+    with producers(app).acquire(block=True) as producer:
+        return app.send_task(
+            task.name,
+            (),
+            kwargs,
+            producer=producer,
+            task_type=task,
+            queue=task.vtrr.celery_queue,
+            router=Router((), app.amqp.queues, app.conf.task_create_missing_queues, app=app),
+            add_to_parent=False,
+            **options,
+        )
 
 
 def publish_bound(task: VTRRTask[Any, Any], id: str, token: str) -> None:
@@ -102,34 +136,41 @@ def in_log(error: BaseException) -> str:
 
 
 class Issuer:
-    """Sends tickets on behalf of a producer, who must not hang because the broker does: the tasks are stored
-    already."""
+    """Sends tickets on behalf of those who must not hang because the broker does: a producer, whose tasks are stored
+    already, and the sweep."""
 
     def __init__(self) -> None:
         self._busy: threading.Thread | None = None
 
     def issue(self, task: VTRRTask[Any, Any], wanted: int) -> None:
+        """For a producer: never fails, and waits for at most ``PUBLISH_SECONDS``."""
+        try:
+            self.top_up(task, wanted, PUBLISH_SECONDS)
+        except Exception as error:
+            logger.warning("%s: tickets could not be sent, the sweep will: %s", task.vtrr, in_log(error))
+
+    def top_up(self, task: VTRRTask[Any, Any], wanted: int, seconds: float) -> int:
+        """As the function; raises what it raises, and ``TimeoutError`` where that takes longer. Nor does it begin anew
+        then until the broker has answered, or its connection has given up."""
         if self._busy is not None and self._busy.is_alive():
-            logger.warning("%s: the broker does not answer; the sweep will send tickets for the new tasks", task.vtrr)
-            return
-        errors: list[BaseException] = []
+            raise TimeoutError("the broker still does not answer")
+        sent: list[int] = []
+        errors: list[Exception] = []
 
         def run() -> None:
             try:
-                top_up(task, wanted)
+                with forks.quiet():
+                    sent.append(top_up(task, wanted))
             except Exception as error:
                 errors.append(error)
 
         thread = threading.Thread(target=run, name="vtrr-tickets", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            # No threads left, or the interpreter ends. The tasks are stored: the caller must not queue them again.
-            errors.append(error)
-        else:
-            thread.join(PUBLISH_SECONDS)
+        # Fails where no threads are left, or the interpreter ends.
+        thread.start()
+        thread.join(seconds)
         if thread.is_alive():
             self._busy = thread
-            errors.append(TimeoutError(f"no answer within {PUBLISH_SECONDS:.0f} s"))
+            raise TimeoutError(f"the broker does not answer within {seconds:g} s")
         if errors:
-            logger.warning("%s: tickets could not be sent, the sweep will: %s", task.vtrr, in_log(errors[0]))
+            raise errors[0]
+        return sent[0]

@@ -8,10 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
+from celery.utils.nodenames import node_format
 
-from . import forks, keeper, limits, tickets
+from . import forks, keeper, limits
 from .body import look
+from .health import HealthFile
 from .teller import Teller
+from .tickets import PUBLISH_SECONDS
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -37,6 +40,7 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
+        self.worker = worker
         self.sweepers: list[Sweeper] = []
         # Before the pool forks.
         keeper.start()
@@ -53,6 +57,16 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self.sweepers = [Sweeper(vtrr, worker) for vtrr in getattr(worker.app, "vtrr_queues", [])]
         for sweeper in self.sweepers:
             sweeper.start()
+            self.report(sweeper)
+
+    def report(self, sweeper: Sweeper) -> None:
+        """Tells by the queue's health file whether the worker is live, if it consumes the queue."""
+        vtrr, worker = sweeper.vtrr, self.worker
+        if vtrr.health_file is None or vtrr.celery_queue not in worker.app.amqp.queues.consume_from:
+            return
+        path = node_format(vtrr.health_file, worker.hostname)
+        file = HealthFile(path, worker=worker.hostname, queue=vtrr.name, lease=vtrr.lease)
+        keeper.report(vtrr, file, lambda: not sweeper.stopped.is_set() and sweeper.consumes())
 
     def stop(self, worker: Any) -> None:
         for sweeper in self.sweepers:
@@ -156,7 +170,8 @@ class Sweeper(threading.Thread):
                 return
 
     def top_up(self) -> dict[str, Any]:
-        """Sends tickets for what waits, for the task that is next; answers the numbers that it saw."""
+        """Sends tickets for what waits, for the task that is next; answers the numbers that it saw. A broker that fails
+        or hangs holds up neither what comes next nor the next turn."""
         stats: dict[str, Any] = self.run_command(self.vtrr._core.stats())
         if stats["next_due"] is not None:
             self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
@@ -167,11 +182,12 @@ class Sweeper(threading.Thread):
         task = self.vtrr._task_of(look(next_one[0][3])) if next_one else None
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
-            with forks.quiet():
-                sent = tickets.top_up(task, queued)
-            if sent:
-                # Workers that were free have them by then, and others may be.
-                self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
+            try:
+                if self.vtrr._issuer.top_up(task, queued, min(PUBLISH_SECONDS, self.vtrr.sweep_interval)):
+                    # Workers that were free have them by then, and others may be.
+                    self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
+            except Exception as error:
+                logger.warning("%s: the sweep could not send tickets, it will try again: %s", self.vtrr, tickets.in_log(error))
         return stats
 
     def wait(self, seconds: float) -> bool:

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::attend::{Attendant, Registered};
+use super::health::Pulse;
 use super::{BoxError, Context, Hooks, Options, Settings, Worker};
 use crate::command::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES};
 use crate::error::{Error, Result};
@@ -61,7 +62,7 @@ impl<R: Runner> WorkerBuilder<R> {
         self
     }
 
-    /// How often an idle worker looks for tasks where it is not woken. 1 s unless said otherwise.
+    /// How often an idle worker looks for tasks where it is not woken, at least every third of a lease. 1 s unless said otherwise.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.settings.poll = interval;
         self
@@ -144,7 +145,8 @@ impl<R: Runner> WorkerBuilder<R> {
         // The command itself knows what it takes.
         drop(self.queue.dequeue(1)?.lease(lease)?.max_deliveries(max_deliveries)?);
         let Self { queue, runner, settings, unknown_delay, hooks, registry, .. } = self;
-        Ok(Worker { queue, runner, settings, attendant: Arc::new(Attendant { registry, hooks, unknown_delay }) })
+        let attendant = Arc::new(Attendant { registry, hooks, unknown_delay });
+        Ok(Worker { queue, runner, settings, attendant, pulse: Pulse::new() })
     }
 }
 

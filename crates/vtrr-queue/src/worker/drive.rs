@@ -89,6 +89,7 @@ impl Held {
 impl<'a, R: Runner> Drive<'a, R> {
     pub(super) fn new(worker: &'a Worker<R>) -> Self {
         let now = Instant::now();
+        worker.pulse.begin();
         Self {
             worker,
             owner: Queue::fresh_owner(),
@@ -242,7 +243,10 @@ impl<'a, R: Runner> Drive<'a, R> {
             Answer::Extend(ids, answer) => {
                 self.extending = false;
                 match answer {
-                    Ok(answers) => ids.into_iter().zip(answers).for_each(|(id, answer)| self.extended(id, answer)),
+                    Ok(answers) => {
+                        self.worker.pulse.answered();
+                        ids.into_iter().zip(answers).for_each(|(id, answer)| self.extended(id, answer));
+                    }
                     Err(error) => {
                         self.next_extend = now + Duration::from_secs(1).min(self.worker.settings.lease / 3);
                         warn_unless_version("extend", error)?;

@@ -45,7 +45,7 @@
 //!
 //! Modules: `builder` makes a worker; `drive` is its loop, the only part that talks to the queue, with `round` (settle and
 //! dequeue), `alone`, `extend`, `eviction` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
-//! `arguments` decodes, `options` judges errors).
+//! `arguments` decodes, `options` judges errors); `health` says whether the worker is live, `livez` says so over HTTP.
 
 mod alone;
 mod arguments;
@@ -56,7 +56,10 @@ mod context;
 mod drive;
 mod eviction;
 mod extend;
+mod health;
 mod hooks;
+#[cfg(feature = "health-http")]
+mod livez;
 mod options;
 mod retry;
 mod round;
@@ -74,7 +77,10 @@ use std::time::Duration;
 pub use attend::Panicked;
 pub use builder::WorkerBuilder;
 pub use context::Context;
+pub use health::Health;
 pub use hooks::Hooks;
+#[cfg(feature = "health-http")]
+pub use livez::Livez;
 pub use options::{Backoff, Options};
 pub use retry::Retry;
 
@@ -91,6 +97,7 @@ pub struct Worker<R> {
     runner: R,
     settings: Settings,
     attendant: Arc<attend::Attendant>,
+    pulse: health::Pulse,
 }
 
 /// What the builder sets.
@@ -124,6 +131,11 @@ impl<R: Runner> Worker<R> {
     /// A worker for this queue on this runner (also an `Arc` of one).
     pub fn builder(queue: Queue, runner: R) -> WorkerBuilder<R> {
         WorkerBuilder::new(queue, runner)
+    }
+
+    /// Says, while the worker runs, whether it is live.
+    pub fn health(&self) -> Health {
+        self.pulse.health(self.settings.lease)
     }
 
     /// Works until SIGTERM or SIGINT, then stops as [`run_until`](Self::run_until) says; a second signal ends the grace

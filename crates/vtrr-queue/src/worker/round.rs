@@ -45,7 +45,8 @@ impl<R: Runner> Drive<'_, R> {
         let command = dequeue.clone().settle(self.unsettled.send())?;
         self.round.under_way = Some(dequeue);
         self.look = false;
-        self.next_look = now + self.worker.settings.poll;
+        // An idle worker shows that it lives as often as one that extends.
+        self.next_look = now + self.worker.settings.poll.min(self.worker.settings.lease / 3);
         let runner = &self.worker.runner;
         self.calls.push(Box::pin(async move { Answer::Round(runner.run(command).await) }));
         Ok(())
@@ -63,6 +64,7 @@ impl<R: Runner> Drive<'_, R> {
     }
 
     pub(super) fn take_round(&mut self, dequeued: Dequeued, now: Instant) {
+        self.worker.pulse.answered();
         if self.round.error.take().is_some() {
             tracing::info!("the queue answers again");
         }

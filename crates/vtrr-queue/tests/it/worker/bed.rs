@@ -73,7 +73,10 @@ pub(super) struct Working {
 
 impl Working {
     pub(super) fn start<R: Runner + 'static>(builder: WorkerBuilder<R>) -> Self {
-        let worker = builder.build().unwrap();
+        Self::run(builder.build().unwrap())
+    }
+
+    pub(super) fn run<R: Runner + 'static>(worker: Worker<R>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let ended = tokio::spawn(worker.run_until(async {
             let _ = stopped.await;

@@ -3,6 +3,7 @@
 mod arguments;
 mod bed;
 mod endings;
+mod health;
 mod leases;
 mod retries;
 

@@ -63,7 +63,19 @@ def run(row: Row, seed: str, folder: Path, progress: Progress | None = None, rou
     return Result(row, findings, scene.recoveries, time.monotonic() - begin)
 
 
-COLUMNS = ["fault", "workers", "server", "faults", "tasks", "redelivered", "lost", "stuck", "settled twice", "worst recovery", "promised"]
+COLUMNS = [
+    "fault",
+    "workers",
+    "server",
+    "faults",
+    "tasks",
+    "redelivered",
+    "lost",
+    "stuck",
+    "settled twice",
+    "worst recovery",
+    "promised",
+]
 
 
 def cells(result: Result) -> list[str]:

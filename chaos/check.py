@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .ledger import Line
 
@@ -175,6 +176,6 @@ def in_order(tasks: dict[str, _Task], promise: Promise, findings: Findings) -> N
             partitions[task.partition].append((number_of(task.taken[0][1]), task.number, id))
     for partition, delivered in partitions.items():
         delivered.sort()
-        for (_, before, one), (_, after, other) in zip(delivered, delivered[1:], strict=False):
+        for (_, before, one), (_, after, other) in pairwise(delivered):
             if after < before:
                 findings.wrong.append(f"{other} of {partition} was delivered after {one}")

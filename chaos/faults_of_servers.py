@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 from redis.exceptions import RedisError
+
 from servers import wait_for
 
 from .processes import pause
@@ -92,11 +93,12 @@ def restart_empty(scene: Scene) -> int:
 def restart_loading(scene: Scene) -> int:
     """It takes its time to load its file, and answers LOADING meanwhile."""
     server = single(scene).server
+    options = server.options
     # Per command of the file, in microseconds.
-    server.client().config_set("key-load-delay", 100)
-    server.client().config_rewrite()
+    server.options = (*options, "--key-load-delay", "100")
     server.stop()
     server.start()
+    server.options = options
     server.client().config_set("key-load-delay", 0)
     return now()
 

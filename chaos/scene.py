@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from redis.exceptions import RedisClusterException, RedisError
-from servers import RedisServer, wait_for
 
+from servers import RedisServer, wait_for
 from vtrr_queue import client as runner
 from vtrr_queue._core import Queue
 
@@ -75,9 +75,7 @@ class Watch:
 
 
 class Scene:
-    def __init__(
-        self, folder: Path, kind: str, store: Store, seed: str, setting: Setting, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, folder: Path, kind: str, store: Store, seed: str, setting: Setting, say: Callable[[str], None]) -> None:
         self.folder, self.kind, self.store, self.setting, self.say = folder, kind, store, setting, say
         self.random = random.Random(seed)
         self.stack = ExitStack()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from proxy import Proxy
 from redis.exceptions import RedisError
+
+from proxy import Proxy
 from servers import RedisServer, free_port, programs, wait_for
 
 KINDS = {"redis 7": "redis", "valkey 8": "valkey", "redis 6.2": "redis62"}

@@ -14,7 +14,7 @@ from . import forks, keeper, limits
 from .body import look
 from .health import HealthFile
 from .teller import Teller
-from .tickets import PUBLISH_SECONDS
+from .tickets import PUBLISH_SECONDS, in_log
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -130,7 +130,7 @@ class Sweeper(threading.Thread):
         try:
             what(*args)
         except Exception as error:
-            why = tickets.in_log(error)
+            why = in_log(error)
             logger.warning("%s: the sweep could not %s, it will try again: %s", self.vtrr, what.__name__, why)
 
     def turn(self) -> None:
@@ -187,7 +187,7 @@ class Sweeper(threading.Thread):
                     # Workers that were free have them by then, and others may be.
                     self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
             except Exception as error:
-                logger.warning("%s: the sweep could not send tickets, it will try again: %s", self.vtrr, tickets.in_log(error))
+                logger.warning("%s: the sweep could not send tickets, it will try again: %s", self.vtrr, in_log(error))
         return stats
 
     def wait(self, seconds: float) -> bool:

@@ -39,7 +39,7 @@ class Witness:
         settlements = list(self.settlements(name, args))
         if settlements and self.is_spoiled():
             raise RuntimeError("the answer to a settle was spoiled on purpose")
-        for settlement, code in zip(settlements, answer[0], strict=False):
+        for settlement, code in zip(settlements, answer[0] if settlements else (), strict=True):
             self.ledger.note("settled", *map(text, settlement[:4]), text(code), sent)
         if name == self.dequeue:
             for id, token, count, *_ in answer[3]:

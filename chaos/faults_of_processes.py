@@ -81,6 +81,22 @@ def pause_worker(scene: Scene) -> int:
     return over
 
 
+def lose_everything(scene: Scene) -> int:
+    """All workers and all tickets are gone, and nobody queues any more: what waits runs all the same."""
+    (producer,) = scene.producers
+    producer.group(signal.SIGSTOP)
+    for worker in list(scene.workers):
+        worker.kill()
+        scene.remove(worker)
+    scene.broker.client(0).flushdb()
+    for worker in [scene.add_worker() for _ in range(scene.setting.workers)]:
+        worker.ready()
+    over = now()
+    scene.busy()
+    producer.group(signal.SIGCONT)
+    return over
+
+
 def soft_limit(scene: Scene) -> int:
     """What Celery does to a process when a soft time limit has passed, at any moment of it."""
     worker = scene.any_worker()

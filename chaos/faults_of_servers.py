@@ -136,7 +136,7 @@ def failover_sentinel(scene: Scene, *, planned: bool = True) -> int:
     """The primary is killed, by plan when its replica has all; it comes back as a replica."""
     store = scene.store
     assert isinstance(store, Sentinels)
-    wait_for(store.synchronised, 30)
+    wait_for(store.is_paired, 30)
     old = store.primary()
     if planned:
         client = old.client()
@@ -150,7 +150,7 @@ def failover_sentinel(scene: Scene, *, planned: bool = True) -> int:
     wait_for(lambda: is_writable(store.primary()), 30)
     over = now()
     old.start()
-    wait_for(store.synchronised, 30)
+    wait_for(store.is_paired, 30)
     return over
 
 

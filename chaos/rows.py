@@ -107,6 +107,7 @@ ROWS = [
     row("tickets are purged", "celery", of_servers.purge_tickets, 10, AT_ONCE, **on(REDIS)),
     row("tickets are revoked", "celery", of_servers.revoke_tickets, 8, AT_ONCE, **on(REDIS)),
     row("the broker is emptied", "celery", of_servers.empty_broker, 10, AT_ONCE, **on(VALKEY)),
+    row("all workers and tickets are lost", "celery", of_processes.lose_everything, 3, KILLED + SWEEP, **on(REDIS)),
     row("the broker is down", "celery", of_servers.restart_broker, 4, OUTAGE, **on(REDIS)),
     row("the broker does not answer", "celery", of_servers.stall_broker, 4, OUTAGE, **on(REDIS)),
     row("cut before a script", "rust", of_servers.cut_request, 25, AT_ONCE, **on(REDIS), setting=WIDE),

@@ -156,10 +156,14 @@ class Sentinels(Store):
         primary = self.primary()
         return next(node for node in self.nodes if node is not primary)
 
+    def is_paired(self) -> bool:
+        """The replica follows the primary."""
+        return bool(self.replica().client().info("replication").get("master_link_status") == "up")
+
     def synchronised(self) -> bool:
         """The replica has all that the primary has."""
         primary, replica = (node.client().info("replication") for node in (self.primary(), self.replica()))
-        return replica.get("master_link_status") == "up" and replica["slave_repl_offset"] == primary["master_repl_offset"]
+        return bool(replica["slave_repl_offset"] == primary["master_repl_offset"])
 
 
 class Cluster(Store):

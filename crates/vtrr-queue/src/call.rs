@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, shown};
 
 /// One script call: run `script` with these keys and arguments, as one atomic step.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,46 +65,66 @@ impl Value {
     pub(crate) fn list(self) -> Result<Vec<Value>> {
         match self {
             Value::List(list) => Ok(list),
-            other => Err(unreadable("a list", &other)),
+            other => Err(other.unreadable("a list")),
         }
+    }
+
+    pub(crate) fn fields(self) -> Result<Fields> {
+        Ok(Fields(self.list()?.into_iter()))
     }
 
     pub(crate) fn bytes(self) -> Result<Vec<u8>> {
         match self {
             Value::Bytes(bytes) => Ok(bytes),
-            other => Err(unreadable("bytes", &other)),
+            other => Err(other.unreadable("bytes")),
         }
     }
 
     pub(crate) fn text(&self) -> Result<Cow<'_, str>> {
         match self {
             Value::Bytes(bytes) => Ok(String::from_utf8_lossy(bytes)),
-            other => Err(unreadable("text", other)),
+            other => Err(other.unreadable("text")),
         }
     }
 
     pub(crate) fn int(&self) -> Result<i64> {
         match self {
             Value::Int(n) => Ok(*n),
-            Value::Bytes(_) => self.text()?.parse().map_err(|_| unreadable("an integer", self)),
-            other => Err(unreadable("an integer", other)),
+            Value::Bytes(_) => self.text()?.parse().map_err(|_| self.unreadable("an integer")),
+            other => Err(other.unreadable("an integer")),
         }
     }
 
     pub(crate) fn float(&self) -> Result<f64> {
         match self {
             Value::Int(n) => Ok(*n as f64),
-            other => other.text()?.parse().map_err(|_| unreadable("a number", other)),
+            other => other.text()?.parse().map_err(|_| other.unreadable("a number")),
         }
+    }
+
+    /// However large it is, the message is short.
+    pub(crate) fn unreadable(&self, expected: &str) -> Error {
+        let found = match self {
+            Value::Nil => "nothing".to_owned(),
+            Value::Int(n) => n.to_string(),
+            Value::Bytes(bytes) => shown(bytes),
+            Value::List(list) => format!("a list of {}", list.len()),
+        };
+        Error::protocol(format!("expected {expected} in the server's answer, found {found}"))
     }
 }
 
-fn unreadable(expected: &str, found: &Value) -> Error {
-    Error::protocol(format!("expected {expected} in the server's answer, found {found:.200?}"))
-}
-
-/// The fields of an answer, read one after the other.
+/// The fields of an answer, read one after the other; of a list, its entries.
 pub(crate) struct Fields(std::vec::IntoIter<Value>);
+
+impl IntoIterator for Fields {
+    type Item = Value;
+    type IntoIter = std::vec::IntoIter<Value>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0
+    }
+}
 
 impl Fields {
     pub(crate) fn is_empty(&self) -> bool {
@@ -117,7 +137,7 @@ impl Fields {
         self.value()?.list()
     }
     pub(crate) fn fields(&mut self) -> Result<Fields> {
-        Ok(Fields(self.list()?.into_iter()))
+        self.value()?.fields()
     }
     pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
         self.value()?.bytes()

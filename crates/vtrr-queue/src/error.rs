@@ -8,6 +8,14 @@ use crate::task::TaskId;
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The beginning of a text of any length, quoted: what a message shows of it.
+pub(crate) fn shown(text: &[u8]) -> String {
+    const MOST: usize = 80;
+    let beginning = String::from_utf8_lossy(&text[..text.len().min(MOST)]);
+    let cut = if text.len() > MOST { "…" } else { "" };
+    format!("{beginning:?}{cut}")
+}
+
 /// Who must act, and on what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::keys::{self, text};
 use crate::tag::Weight;
 
@@ -77,7 +77,7 @@ impl Token {
     pub fn new(token: impl Into<String>) -> Result<Self> {
         let token = token.into();
         if token.is_empty() || token.len() > 64 || !token.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
-            return Err(Error::invalid("token", format_args!("{token:?}"), "the token of a delivery"));
+            return Err(Error::invalid("token", shown(token.as_bytes()), "the token of a delivery"));
         }
         Ok(Self(token))
     }
@@ -108,9 +108,9 @@ impl Body {
             .strip_prefix(b"{")
             .and_then(|rest| rest.strip_suffix(b"}"))
             .map(<[u8]>::trim_ascii)
-            .ok_or_else(|| Error::invalid("body", format_args!("{:.40?}", String::from_utf8_lossy(&object)), ALLOWED))?;
+            .ok_or_else(|| Error::invalid("body", shown(&object), ALLOWED))?;
         if !inside.starts_with(b"\"") {
-            return Err(Error::invalid("body", format_args!("{:.40?}", String::from_utf8_lossy(&object)), ALLOWED));
+            return Err(Error::invalid("body", shown(&object), ALLOWED));
         }
         if object.len() > MAX_PAYLOAD_BYTES - PREFIX_ROOM {
             let allowed = format!("at most {} bytes", MAX_PAYLOAD_BYTES - PREFIX_ROOM);
@@ -261,8 +261,8 @@ impl Payload {
 
     /// The same task with another body: what `retry` with a new payload stores.
     pub(crate) fn with_rest(&self, rest: &[u8]) -> Self {
-        let end = self.prefix().map_or(1, |prefix| prefix.end);
-        Self([&self.0[..end], rest].concat())
+        let before = self.prefix().map_or(b"{".as_slice(), |prefix| &self.0[..prefix.end]);
+        Self([before, rest].concat())
     }
 
     pub(crate) fn prefix(&self) -> Option<Prefix> {
@@ -324,7 +324,16 @@ impl Payload {
 
     /// Task name, arguments and retry count.
     pub fn invocation(&self) -> Result<Invocation> {
-        serde_json::from_slice(&self.0).map_err(|error| Error::protocol(format!("unreadable payload: {error}")))
+        self.fields().map_err(|error| Error::protocol(format!("unreadable payload: {error}")))
+    }
+
+    /// Some of the object's fields. A list is refused, though serde would read a struct from it.
+    pub(crate) fn fields<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
+        if self.0.trim_ascii_start().starts_with(b"{") {
+            serde_json::from_slice(&self.0)
+        } else {
+            Err(serde::de::Error::custom("it is no JSON object"))
+        }
     }
 }
 
@@ -369,5 +378,21 @@ mod tests {
         }
         let error = Body::call("t", &"x".repeat(MAX_PAYLOAD_BYTES)).unwrap_err().to_string();
         assert!(error.contains("body") && error.contains("at most"), "{error}");
+    }
+
+    #[test]
+    fn what_is_refused_is_shown_in_few_words() {
+        let large = "1".repeat(MAX_PAYLOAD_BYTES);
+        for error in [Body::from_json(large.as_str()).unwrap_err(), Token::new(large).unwrap_err()] {
+            let error = error.to_string();
+            assert!(error.contains("111") && error.len() < 300, "{} bytes", error.len());
+        }
+    }
+
+    #[test]
+    fn another_body_takes_the_place_of_whatever_stood_there() {
+        for stored in ["", "[]", " {\"a\":1} ", "{\"a\":1}"] {
+            assert_eq!(Payload(stored.into()).with_rest(b"\"b\":2}").0, b"{\"b\":2}", "{stored}");
+        }
     }
 }

@@ -32,16 +32,17 @@ impl Server {
 /// Host and port, or the path of the socket: what may be shown of a URL.
 fn address(url: &str) -> String {
     let rest = url.split_once(':').map_or(url, |(_, rest)| rest);
-    let (login_and_host, path) = match rest.strip_prefix("//") {
+    let (login_and_host, after) = match rest.strip_prefix("//") {
         Some(rest) => rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())),
         None => ("", rest),
     };
     let host = login_and_host.rsplit('@').next().unwrap_or_default();
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    match (host.is_empty(), path.contains('@')) {
-        // What follows the host holds an @: then what looks like a host may be part of a password.
-        (_, true) => "the server".to_owned(),
-        (true, false) => path.to_owned(),
+    let path = after.split(['?', '#']).next().unwrap_or_default();
+    // What follows the host holds an @: then what looks like a host may be part of a password.
+    let doubtful = if host.is_empty() { path } else { after }.contains('@');
+    match (doubtful, host.is_empty()) {
+        (true, _) => "the server".to_owned(),
+        (false, true) => path.to_owned(),
         (false, false) => host.to_owned(),
     }
 }
@@ -58,6 +59,8 @@ mod tests {
             ("rediss://user:secret@example.com:6380/0?protocol=3", "example.com:6380"),
             ("redis://:sec@ret@example.com", "example.com"),
             ("redis://:sec/ret@example.com", "the server"),
+            ("redis://user:31337#ret@example.com", "the server"),
+            ("redis://user:31337?ret@example.com", "the server"),
             ("redis://[::1]:6379", "[::1]:6379"),
             ("unix:///run/redis.sock?db=1&pass=secret", "/run/redis.sock"),
             ("unix:/run/redis.sock?pass=secret", "/run/redis.sock"),

@@ -1,6 +1,6 @@
 //! cancel: takes tasks out that are queued or delayed.
 
-use super::{Command, Step, Target, amount, script};
+use super::{Command, Step, Target, amount, one_each, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::{Error, Result};
 use crate::keys::QueueName;
@@ -59,7 +59,7 @@ impl Command for Cancel {
             3 => Ok(Cancelled::Dead),
             n => Err(Error::protocol(format!("{n} where a cancelled code was expected"))),
         });
-        Ok(Step::Done(codes.collect::<Result<_>>()?))
+        Ok(Step::Done(one_each(codes.collect::<Result<_>>()?, self.ids.len())?))
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {

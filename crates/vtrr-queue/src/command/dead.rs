@@ -1,6 +1,6 @@
 //! dead letters: list, redrive, discard.
 
-use super::{Command, Step, Target, amount, script};
+use super::{Command, Step, Target, amount, one_each, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -54,9 +54,9 @@ impl Command for DeadLetters {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        let mut list = answer.answer()?;
         let mut letters = Vec::new();
-        while let Ok(mut letter) = list.fields() {
+        for letter in answer.answer()? {
+            let mut letter = letter.fields()?;
             letters.push(DeadLetter {
                 id: TaskId::trusted(letter.text()?),
                 died_at_ms: letter.count()?,
@@ -112,7 +112,7 @@ impl Command for Redrive {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        flags(answer)
+        flags(answer, self.ids.len())
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
@@ -163,7 +163,7 @@ impl Command for Discard {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        flags(answer)
+        flags(answer, self.ids.len())
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
@@ -175,8 +175,8 @@ impl Command for Discard {
     }
 }
 
-fn flags(answer: Value) -> Result<Step<Vec<bool>>> {
+fn flags(answer: Value, asked: usize) -> Result<Step<Vec<bool>>> {
     let mut fields = answer.answer()?;
     let flags = fields.list()?.iter().map(|flag| Ok(flag.int()? != 0)).collect::<Result<_>>()?;
-    Ok(Step::Done(flags))
+    Ok(Step::Done(one_each(flags, asked)?))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Command, Settled, Settlement, Step, Target, amount, milliseconds, script};
+use super::{Command, Settled, Settlement, Step, Target, amount, milliseconds, one_each, script};
 use crate::call::{Call, Fields, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::{QueueName, text};
@@ -137,14 +137,10 @@ impl Command for Dequeue {
 
     fn decode(&mut self, answer: Value) -> Result<Step<Dequeued>> {
         let mut fields = answer.answer()?;
-        let settled = Settled::decode_list(&mut fields, self.repeated)?;
+        let settled = one_each(Settled::decode_list(&mut fields, self.repeated)?, self.settlements.len())?;
         let next_due = fields.int()?;
         let more = fields.flag()?;
-        let mut list = fields.fields()?;
-        let mut deliveries = Vec::new();
-        while let Ok(value) = list.value() {
-            deliveries.push(delivery(&mut value.answer()?)?);
-        }
+        let deliveries = fields.fields()?.into_iter().map(|value| delivery(&mut value.fields()?)).collect::<Result<_>>()?;
         let next_due = u64::try_from(next_due).ok().map(Duration::from_millis);
         Ok(Step::Done(Dequeued { deliveries, settled, next_due, more }))
     }

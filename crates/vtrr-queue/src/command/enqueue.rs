@@ -195,8 +195,9 @@ impl Command for Enqueue {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Enqueued>> {
-        let duplicates = answer.answer()?.text()?;
-        Ok(self.advance(positions(&duplicates)))
+        let answer = answer.answer()?.value()?;
+        let duplicates = positions(&answer.text()?, self.chunk().len());
+        Ok(self.advance(duplicates.ok_or_else(|| answer.unreadable("positions of duplicates"))?))
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Enqueued>> {
@@ -207,7 +208,8 @@ impl Command for Enqueue {
         let request = self.chunk_request();
         if state.request.contains(&request) {
             let answer = state.answer.get(&request).cloned().unwrap_or_default();
-            return Ok(self.advance(positions(&answer)));
+            let duplicates = positions(&answer, self.chunk().len()).unwrap_or_default();
+            return Ok(self.advance(duplicates));
         }
         let mut new = HashSet::new();
         let mut duplicates = Vec::new();
@@ -254,8 +256,13 @@ impl Command for Enqueue {
     }
 }
 
-fn positions(text: &str) -> Vec<usize> {
-    text.split(',').filter_map(|i| i.parse().ok()).collect()
+/// Positions below `end`, ascending and joined by commas. None if it is something else.
+fn positions(text: &str, end: usize) -> Option<Vec<usize>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let positions: Vec<usize> = text.split(',').map(|i| i.parse().ok()).collect::<Option<_>>()?;
+    (positions.is_sorted_by(|a, b| a < b) && positions.last().is_some_and(|last| *last < end)).then_some(positions)
 }
 
 fn conflict(id: &TaskId) -> Error {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Command, Settled, Step, Target, amount, milliseconds, script};
+use super::{Command, Settled, Step, Target, amount, milliseconds, one_each, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -53,7 +53,8 @@ impl Command for Extend {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?, false)?))
+        let settled = Settled::decode_list(&mut answer.answer()?, false)?;
+        Ok(Step::Done(if self.owner.is_some() { settled } else { one_each(settled, self.leases.len())? }))
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {

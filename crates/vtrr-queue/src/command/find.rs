@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Command, Step, Target, script};
 use crate::call::{Call, Script, Value, arg};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::QueueName;
 use crate::state::{Place, State, as_ms};
 use crate::task::{Payload, TaskId};
@@ -80,13 +80,13 @@ impl Command for Find {
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
         let mut fields = answer.answer()?;
-        let kind = fields.text()?;
-        if kind == "gone" {
+        let kind = fields.value()?;
+        if kind.text()? == "gone" {
             return Ok(Step::Done(None));
         }
         let deliveries = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
         let payload = Payload(fields.bytes()?);
-        let whereabouts = match kind.as_str() {
+        let whereabouts = match kind.text()?.as_ref() {
             "waiting" => Whereabouts::Waiting,
             "tagged" => Whereabouts::Tagged { start: fields.float()? },
             "leased" => Whereabouts::Leased {
@@ -95,7 +95,7 @@ impl Command for Find {
             },
             "delayed" => Whereabouts::Delayed { left: Duration::from_millis(fields.count()?) },
             "dead" => Whereabouts::Dead { error: fields.text()? },
-            other => return Err(Error::protocol(format!("unknown whereabouts {other:?}"))),
+            _ => return Err(kind.unreadable("whereabouts")),
         };
         Ok(Step::Done(Some(Found { whereabouts, deliveries, payload })))
     }

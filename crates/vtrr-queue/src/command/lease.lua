@@ -98,7 +98,7 @@ function lease.settle_one(id, h, outcome, delay, text, given_back)
     order.count('retried', 1)
     if text ~= '' then
       local _, _, _, rest = read(h.payload)
-      h.payload = sub(h.payload, 1, (rest or 2) - 1) .. text
+      h.payload = (rest and sub(h.payload, 1, rest - 1) or '{') .. text
     end
     put(plan.held, id, h)
     lease.come_back(id, h, delay, false, given_back)

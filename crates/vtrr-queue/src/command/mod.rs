@@ -203,6 +203,14 @@ fn milliseconds(argument: &str, span: Duration, least: u64) -> Result<u64> {
     }
 }
 
+/// The answers of a call that has one for each thing it asked about.
+fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>> {
+    if answers.len() == asked {
+        return Ok(answers);
+    }
+    Err(Error::protocol(format!("the server's answer is about {} of the {asked} that were asked about", answers.len())))
+}
+
 /// A number of things asked for in one call.
 fn amount(argument: &str, n: usize, least: usize) -> Result<usize> {
     let most = crate::task::MAX_TASKS_PER_CALL;

@@ -45,6 +45,11 @@ impl Partitions {
     }
 }
 
+/// What is stored was checked: anything else is not ours.
+fn share(value: &Value) -> Result<Share> {
+    Share::new(value.float()?).map_err(|_| value.unreadable("a share"))
+}
+
 impl Command for Partitions {
     type Reply = Vec<PartitionStats>;
 
@@ -59,13 +64,13 @@ impl Command for Partitions {
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
         let mut fields = answer.answer()?;
         self.cursor = fields.text()?;
-        let mut list = fields.fields()?;
-        while let Ok(mut entry) = list.fields() {
+        for entry in fields.fields()? {
+            let mut entry = entry.fields()?;
             let partition = entry.text()?;
             let stats = PartitionStats {
                 queued: entry.count()?,
                 leased: entry.count()?,
-                share: Share::new(entry.float()?)?,
+                share: share(&entry.value()?)?,
                 oldest: u64::try_from(entry.int()?).ok().map(Duration::from_millis),
                 partition: Partition::trusted(partition.clone()),
             };

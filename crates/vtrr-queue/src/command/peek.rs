@@ -48,9 +48,9 @@ impl Command for Peek {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        let mut list = answer.answer()?;
         let mut tasks = Vec::new();
-        while let Ok(mut task) = list.fields() {
+        for task in answer.answer()? {
+            let mut task = task.fields()?;
             tasks.push(Peeked { id: TaskId::trusted(task.text()?), start: task.float()?, payload: Payload(task.bytes()?) });
         }
         Ok(Step::Done(tasks))

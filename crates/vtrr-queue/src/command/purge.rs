@@ -57,10 +57,10 @@ impl Command for Purge {
     fn decode(&mut self, answer: Value) -> Result<Step<Purged>> {
         let mut fields = answer.answer()?;
         self.cursor = fields.text()?;
-        self.purged.purged += fields.count()?;
-        self.purged.leased += fields.count()?;
-        self.purged.delayed += fields.count()?;
-        self.purged.dead += fields.count()?;
+        let Purged { purged, leased, delayed, dead } = &mut self.purged;
+        for total in [purged, leased, delayed, dead] {
+            *total = total.saturating_add(fields.count()?);
+        }
         Ok(if self.cursor.is_empty() { Step::Done(self.purged) } else { Step::Again })
     }
 

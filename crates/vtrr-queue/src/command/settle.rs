@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Command, Step, Target, amount, milliseconds, script};
+use super::{Command, Step, Target, amount, milliseconds, one_each, script};
 use crate::call::{Call, Fields, Script, Value, arg};
 use crate::error::{Error, Result};
 use crate::keys::QueueName;
@@ -188,7 +188,8 @@ impl Command for Settle {
     }
 
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
-        Ok(Step::Done(Settled::decode_list(&mut answer.answer()?, self.repeated)?))
+        let settled = Settled::decode_list(&mut answer.answer()?, self.repeated)?;
+        Ok(Step::Done(one_each(settled, self.settlements.len())?))
     }
 
     fn repeated(&mut self) {

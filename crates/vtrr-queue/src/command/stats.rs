@@ -74,8 +74,8 @@ impl Command for Stats {
             totals: BTreeMap::new(),
         };
         let mut counts = fields.fields()?;
-        while let Ok(name) = counts.text() {
-            totals.totals.insert(name, counts.count()?);
+        while !counts.is_empty() {
+            totals.totals.insert(counts.text()?, counts.count()?);
         }
         Ok(Step::Done(totals))
     }

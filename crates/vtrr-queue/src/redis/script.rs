@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::redis::{Cmd, ErrorKind as Theirs, RedisError, RedisResult, ServerErrorKind};
 
 use crate::call::{Call, Script, Value};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, shown};
 
 /// The call by the hash of its script.
 pub(super) fn by_hash(call: &Call) -> Cmd {
@@ -60,7 +60,8 @@ pub(super) fn answer(answer: ::redis::Value) -> Result<Value> {
         }
         Answer::Attribute { data, .. } => self::answer(*data)?,
         other => {
-            return Err(Error::protocol(format!("the server's answer is of a kind that no script returns: {other:.200?}")));
+            let other = shown(format!("{other:?}").as_bytes());
+            return Err(Error::protocol(format!("the server's answer is of a kind that no script returns: {other}")));
         }
     })
 }
@@ -157,6 +158,13 @@ mod tests {
         ] {
             assert_eq!(from_wire(wire).unwrap(), value, "{wire:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_another_kind_is_shown_in_few_words() {
+        let error = from_wire(&format!(">2\r\n+message\r\n+{}\r\n", "x".repeat(1 << 20))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(error.to_string().contains("no script returns") && error.to_string().len() < 300, "{error}");
     }
 
     #[test]

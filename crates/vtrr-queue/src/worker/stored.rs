@@ -24,7 +24,7 @@ pub(super) struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     pub(super) fn read(payload: &'a Payload) -> serde_json::Result<Self> {
-        serde_json::from_slice(payload.as_bytes())
+        payload.fields()
     }
 }
 
@@ -68,17 +68,17 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> std::result::R
 }
 
 /// The body of the next run: `retries`, and the arguments if others were given, replaced or added in place; every other
-/// byte is as it was.
+/// byte is as it was, be it UTF-8 or not. So whatever [`Stored::read`] takes has a next run.
 pub(super) fn retried(payload: &Payload, retries: u32, layout: Option<&Layout>) -> Result<Body> {
     let unreadable = |error: &dyn std::fmt::Display| Error::protocol(format!("unreadable payload: {error}"));
-    let mut body = String::from_utf8(payload.body()).map_err(|error| unreadable(&error))?;
-    let fields: Fields<'_> = serde_json::from_str(&body).map_err(|error| unreadable(&error))?;
+    let mut body = payload.body().trim_ascii().to_vec();
+    let fields: Fields<'_> = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
     let retries = retries.to_string();
     let mut edits = vec![("retries", fields.retries, retries.as_str())];
     if let Some(layout) = layout {
         edits.extend([("args", fields.args, layout.args.as_str()), ("kwargs", fields.kwargs, layout.kwargs.as_str())]);
     }
-    let end = body.rfind('}').ok_or_else(|| unreadable(&"no object"))?;
+    let end = body.len() - 1;
     let mut edits: Vec<_> = edits
         .into_iter()
         .map(|(name, old, new)| match old.map(RawValue::get) {
@@ -92,7 +92,7 @@ pub(super) fn retried(payload: &Payload, retries: u32, layout: Option<&Layout>) 
     // From the end, so that the earlier places stay where they are.
     edits.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
     for (place, text) in edits {
-        body.replace_range(place, &text);
+        body.splice(place, text.into_bytes());
     }
     Body::from_json(body)
 }
@@ -117,6 +117,23 @@ mod tests {
             next(r#"{"task_name":"t","in":{"retries":5}}"#, 1, None),
             r#"{"task_name":"t","in":{"retries":5},"retries":1}"#
         );
+    }
+
+    #[test]
+    fn what_a_worker_has_read_has_a_next_run() {
+        // White space around it, and bytes that are no UTF-8 where nobody looks.
+        for (stored, expected) in [
+            (&b" {\"task_name\":\"t\"}\n"[..], &b"{\"task_name\":\"t\",\"retries\":1}"[..]),
+            (b"{\"task_name\":\"t\",\"x\":\"\xff\"}", b"{\"task_name\":\"t\",\"x\":\"\xff\",\"retries\":1}"),
+        ] {
+            let payload = Payload(stored.to_vec());
+            assert_eq!(Stored::read(&payload).unwrap().task_name, "t");
+            assert_eq!(retried(&payload, 1, None).unwrap().as_bytes(), expected);
+        }
+        // A list of the same is no task.
+        let payload = Payload(b"[\"t\",[],{},0]".to_vec());
+        assert!(Stored::read(&payload).unwrap_err().to_string().contains("no JSON object"));
+        assert!(payload.invocation().is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{Command, Delivery, Queue, Settled, Settlement, Step, Tagging, Task, Whereabouts};
+use vtrr_queue::{Body, Command, Delivery, Queue, Settled, Settlement, Step, Tagging, Task, Whereabouts};
 
 use crate::busy::{id, task};
 use crate::clocked::{Clocked, convert};
@@ -249,4 +249,22 @@ fn partitions_and_tasks_may_be_called_like_anything_a_script_writes() {
     let found = pair.run(pair.queue.stats());
     assert_eq!((found.queued, found.leased), (names.len() as u64, 2 * names.len() as u64));
     assert_eq!(pair.drain(), names.len());
+}
+
+/// In memory it cannot stand there: see `Payload::with_rest`.
+#[test]
+fn another_body_takes_the_place_of_whatever_stood_there() {
+    let (mut clocked, queue) = (Clocked::new(Kind::Redis), Queue::new(NAME).unwrap());
+    clocked.set_clock(1_800_000_000_000_000);
+    for stored in ["", "[]", " {\"task_name\": \"t\"} ", "{\"task_name\": \"t\"}"] {
+        let mut pipe = redis::pipe();
+        pipe.zadd(key("queue"), "a", 1).hset(key("task"), "a", stored).exec(&mut clocked.connection).unwrap();
+        let delivery = clocked.run(queue.dequeue(1).unwrap()).unwrap().deliveries.remove(0);
+        assert_eq!(delivery.payload.as_bytes(), stored.as_bytes());
+        let retry = Settlement::retry(&delivery, AT_ONCE, Some(Body::from_json("{\"b\":2}").unwrap())).unwrap();
+        assert_eq!(clocked.run(queue.settle(vec![retry]).unwrap()).unwrap(), [Settled::Done]);
+        let again = clocked.run(queue.dequeue(1).unwrap()).unwrap().deliveries.remove(0);
+        assert_eq!(again.payload.as_bytes(), b"{\"b\":2}", "{stored}");
+        assert_eq!(clocked.run(queue.ack(&again).unwrap()).unwrap(), [Settled::Done]);
+    }
 }

@@ -1,6 +1,7 @@
 //! The integration tests: one binary, on real servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod answers;
 mod bounds;
 mod busy;
 mod clocked;

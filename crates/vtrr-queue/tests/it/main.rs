@@ -11,6 +11,7 @@ mod differential;
 mod errors;
 mod examples;
 mod fairness;
+mod fuzzed;
 mod lost_replies;
 mod outages;
 mod pair;

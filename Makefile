@@ -87,6 +87,25 @@ chaos: servers faketime $(PYTHON)/.tests chaos-worker ## Break workers and serve
 chaos-worker: ## Build the Rust worker that the tests break
 	cargo build --profile test
 
+# cargo-fuzz asks for a nightly compiler; the variable makes the stable one do. Nothing else is built with it.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= replies payload worker words
+CARGO_FUZZ := target/tools/bin/cargo-fuzz
+
+.PHONY: fuzz
+fuzz: $(CARGO_FUZZ) ## Fuzz what reads bytes from outside, FUZZ_SECONDS (60) each
+	@for target in $(FUZZ_TARGETS); do \
+		echo "fuzz: $$target"; \
+		mkdir -p target/fuzz/corpus/$$target; \
+		RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo fuzz run --sanitizer none --target-dir target/fuzz \
+			$$target target/fuzz/corpus/$$target fuzz/corpus/$$target -- \
+			-fork=1 -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=60; \
+	done
+
+$(CARGO_FUZZ):
+	@echo 'fuzz: installing cargo-fuzz'
+	@cargo install --quiet --locked --root target/tools cargo-fuzz
+
 .PHONY: servers
 servers: redis-server rabbitmq-server $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
 

@@ -99,7 +99,7 @@ impl Command {
 
     /// Reads an answer: the reply, or `NotImplemented` if there is another step to send.
     fn decode(&mut self, py: Python<'_>, answer: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let answer = value(answer)?;
+        let answer = value(answer, MAX_DEPTH)?;
         Ok(self.inner.decode(py, answer)?.unwrap_or_else(|| py.NotImplemented()))
     }
 
@@ -123,8 +123,11 @@ fn hash(source: &'static str) -> String {
     hashes.entry(source.as_ptr().addr()).or_insert_with(|| sha1_smol::Sha1::from(source).hexdigest()).clone()
 }
 
-/// An answer as clients give it, with bytes or, where they decode, with text.
-fn value(answer: &Bound<'_, PyAny>) -> PyResult<Value> {
+/// Lists within lists of an answer: scripts give three.
+const MAX_DEPTH: usize = 16;
+
+/// An answer as clients give it, with bytes or, where they decode, with text. At most `depth` lists within lists.
+fn value(answer: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     if answer.is_none() {
         return Ok(Value::Nil);
     }
@@ -141,13 +144,20 @@ fn value(answer: &Bound<'_, PyAny>) -> PyResult<Value> {
         return Ok(Value::Int(answer.extract()?));
     }
     if let Ok(list) = answer.cast::<PyList>() {
-        return Ok(Value::List(list.iter().map(|item| value(&item)).collect::<PyResult<_>>()?));
+        return values(list.iter(), depth);
     }
     if let Ok(list) = answer.cast::<PyTuple>() {
-        return Ok(Value::List(list.iter().map(|item| value(&item)).collect::<PyResult<_>>()?));
+        return values(list.iter(), depth);
     }
     if answer.is_instance_of::<PyFloat>() {
         return Ok(Value::Bytes(answer.extract::<f64>()?.to_string().into_bytes()));
     }
     Err(PyNotImplementedError::new_err(format!("an answer of type {}", answer.get_type().name()?)))
+}
+
+fn values<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, depth: usize) -> PyResult<Value> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(PyNotImplementedError::new_err(format!("an answer of more than {MAX_DEPTH} lists within lists")));
+    };
+    Ok(Value::List(items.map(|item| value(&item, depth)).collect::<PyResult<_>>()?))
 }

@@ -13,6 +13,7 @@ from celery import Celery
 from bed import HEADER, PACKAGE, Bed
 from clients import FORMS, Servers, places
 from vtrr_queue import InvalidArgument, Purged, VTRRQueue
+from vtrr_queue._core import Queue
 
 TEXT = "ünï 😀\n"
 
@@ -177,3 +178,10 @@ def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None
     assert (stats.queued, stats.dead) == (0, 0)
     assert "Traceback" not in worker.log().replace("celery.exceptions.Retry", ""), worker.log()
     assert worker.stop() == 0
+
+
+def test_an_answer_that_contains_itself_is_refused() -> None:
+    answer: list[Any] = []
+    answer.append(answer)
+    with pytest.raises(NotImplementedError, match="16 lists within lists"):
+        Queue("q").peek(1).decode(answer)

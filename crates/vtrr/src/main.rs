@@ -1,9 +1,13 @@
 //! The `vtrr` command: one verb, one file. A verb has an `Args` that clap reads and a `run` that does it.
 //!
-//! Modules: `demo` shows what fairness is; `server` is the server that verbs work on.
+//! Modules: `demo` shows what fairness is; `server` is the server that verbs work on. Built for fuzzing, it reads command lines
+//! only (`fuzzed`).
 #![allow(clippy::print_stderr, reason = "a command says on stderr why it failed")]
+#![cfg_attr(fuzzing, no_main)]
 
 mod demo;
+#[cfg(all(unix, any(test, fuzzing)))]
+mod fuzzed;
 mod server;
 
 use std::io;
@@ -29,6 +33,10 @@ enum Verb {
 /// Any error: its text is shown, and the exit code is 1.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::words(input));
+
+#[cfg_attr(fuzzing, allow(dead_code, reason = "the fuzzer has its own"))]
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Cli::parse().verb {

@@ -74,7 +74,8 @@ pub trait Command: Send {
     /// The script call of the step that is due.
     fn call(&self) -> Call;
 
-    /// Reads the answer of that call.
+    /// Reads the answer of that call. Errors: what the script refused; [`Protocol`](ErrorKind::Protocol) for what no script
+    /// answers, as a whole.
     fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>>;
 
     /// Does the step that is due on the state in memory.

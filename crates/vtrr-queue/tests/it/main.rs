@@ -13,6 +13,7 @@ mod eviction;
 mod examples;
 mod fairness;
 mod full;
+mod fuzzed;
 mod hostile;
 mod lost_replies;
 mod outages;

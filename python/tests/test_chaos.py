@@ -19,13 +19,9 @@ from chaos.rows import ROWS, Row
 SHORT = {
     "a pool's child is killed, celery, redis 7": 4,
     "a worker is killed, rust, valkey 8": 3,
-    "an error while settling, celery, redis 7": 2,
-    "a script's reply is lost, rust, valkey 8": 8,
     "a script's reply is lost, celery, redis 7": 4,
-    "half-open connections, celery, redis 7": 1,
     "the store is killed, rust, redis 6.2": 2,
     "the store is killed, celery, redis 7": 2,
-    "tickets are purged, celery, redis 7": 2,
     "planned failover, rust, redis 7, Sentinel": 1,
     "CLUSTER FAILOVER, rust, redis 7, Cluster": 1,
 }

@@ -73,7 +73,7 @@ def no_faketime() -> str:
 
 WIDE = Setting(concurrency=16)
 # Long enough that another worker is still at them when a paused one comes back.
-LONG = Setting(concurrency=16, max_ms=3000)
+LONG = Setting(concurrency=64, max_ms=2000)
 POISON = Setting(max_deliveries=3)
 CLOCKS = Setting(clocks=True)
 
@@ -97,8 +97,8 @@ ROWS = [
     row("soft time limit at any moment", "celery", of_processes.soft_limit, 25, CHILD, **on(VALKEY)),
     row("poison", "rust", of_processes.poison, 3, KILLED, **on(REDIS), setting=POISON),
     row("poison", "celery", of_processes.poison, 5, CHILD, **on(OLD), setting=POISON),
-    row("a name that workers do not know yet", "rust", of_processes.unknown_name, 5, OUTAGE, **on(REDIS)),
-    row("a name that workers do not know yet", "celery", of_processes.unknown_name, 2, OUTAGE, **on(REDIS)),
+    row("a name that workers do not know yet", "rust", of_processes.unknown_name, 5, OUTAGE, **on(REDIS), again=100),
+    row("a name that workers do not know yet", "celery", of_processes.unknown_name, 1, OUTAGE, **on(REDIS), again=100),
     row("clocks jump by up to 10 min", "rust", of_processes.jump, 10, AT_ONCE, **on(REDIS), setting=CLOCKS, missing=no_faketime),
     row("clocks jump by up to 10 min", "celery", of_processes.jump, 8, AT_ONCE, **on(REDIS), setting=CLOCKS, missing=no_faketime),
     row("a payload is deleted by hand", "rust", of_servers.remove_payload, 15, AT_ONCE, **on(REDIS)),

@@ -1,6 +1,8 @@
 //! A task that has one delivery left before it counts as poison runs alone: should it end this process, it takes no other
 //! task with it, and what only stood beside a poisonous one gets a run of its own.
 
+use std::collections::VecDeque;
+
 use tokio::time::Instant;
 
 use super::drive::{Answer, Drive};
@@ -9,8 +11,18 @@ use crate::error::Result;
 use crate::runner::Runner;
 use crate::task::{Delivery, TaskId, Token};
 
-/// What was put aside: released, and kept for this worker, until the handlers at work have ended.
-pub(super) struct Aside {
+/// Tasks that have one delivery left.
+#[derive(Default)]
+pub(super) struct Suspects {
+    /// Those that wait for the handlers at work to end.
+    aside: VecDeque<Aside>,
+    pub(super) claiming: bool,
+    /// Whether what runs must stay alone.
+    pub(super) alone: bool,
+}
+
+/// What was put aside: released, and kept for this worker.
+struct Aside {
     id: TaskId,
     token: Token,
     /// When it runs beside others all the same: a long one shall not hold up everything.
@@ -38,7 +50,7 @@ impl<R: Runner> Drive<'_, R> {
     }
 
     fn start_alone(&mut self, delivery: Delivery) {
-        self.alone = true;
+        self.suspects.alone = true;
         self.start(delivery);
     }
 
@@ -48,30 +60,30 @@ impl<R: Runner> Drive<'_, R> {
         let delay_ms = u64::try_from(2 * lease.as_millis()).unwrap_or(u64::MAX);
         let outcome = Outcome::Release { delay_ms, blame: None };
         self.unsettled.push(Settlement::new(delivery.id.clone(), delivery.token.clone(), outcome));
-        self.aside.push_back(Aside { id: delivery.id, token: delivery.token, until: now + lease });
+        self.suspects.aside.push_back(Aside { id: delivery.id, token: delivery.token, until: now + lease });
     }
 
     /// Whether no other task may start now.
     pub(super) fn keeps_quiet(&self) -> bool {
-        self.claiming || !self.aside.is_empty() || self.alone && !self.held.is_empty()
+        self.suspects.claiming || !self.suspects.aside.is_empty() || self.suspects.alone && !self.held.is_empty()
     }
 
     /// When the first that was put aside has waited long enough.
     pub(super) fn aside_until(&self) -> Option<Instant> {
-        self.aside.front().map(|aside| aside.until)
+        self.suspects.aside.front().map(|aside| aside.until)
     }
 
     /// Asks for the first that was put aside, once it can run.
     pub(super) fn claim(&mut self, now: Instant) -> Result<()> {
         let quiet = self.held.is_empty();
-        let due = self.aside.front().is_some_and(|aside| quiet || now >= aside.until);
-        if !due || self.claiming || !self.unsettled.is_done() || self.round.under_way.is_some() {
+        let due = self.suspects.aside.front().is_some_and(|aside| quiet || now >= aside.until);
+        if !due || self.suspects.claiming || !self.unsettled.is_done() || self.round.under_way.is_some() {
             return Ok(());
         }
-        let Some(Aside { id, token, .. }) = self.aside.pop_front() else { return Ok(()) };
+        let Some(Aside { id, token, .. }) = self.suspects.aside.pop_front() else { return Ok(()) };
         let command = self.worker.queue.claim(id, token, self.owner.clone(), self.worker.settings.lease)?;
         let runner = &self.worker.runner;
-        self.claiming = true;
+        self.suspects.claiming = true;
         self.calls.push(Box::pin(async move { Answer::Claim(runner.run(command).await) }));
         Ok(())
     }
@@ -86,7 +98,7 @@ impl<R: Runner> Drive<'_, R> {
             let lease = self.worker.settings.lease;
             self.next_extend = now + lease / 3;
             // It is this one that the others wait for now.
-            self.aside.iter_mut().for_each(|aside| aside.until = now + lease);
+            self.suspects.aside.iter_mut().for_each(|aside| aside.until = now + lease);
             self.start_alone(delivery);
         } else {
             self.start(delivery);

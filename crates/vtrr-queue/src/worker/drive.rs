@@ -1,7 +1,7 @@
 //! The worker's loop: the only part that talks to the queue. One round (settle and dequeue) is under way at a time; what
 //! ends meanwhile goes with the next one. Leases are extended and the queue is swept beside it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::alone::Aside;
+use super::alone::Suspects;
 use super::backoff::Patience;
 use super::eviction::warn_of_eviction;
 use super::round::Round;
@@ -37,10 +37,7 @@ pub(super) struct Drive<'a, R> {
     pub(super) unsettled: Unsettled,
     pub(super) calls: FuturesUnordered<BoxFuture<'a, Answer>>,
     pub(super) round: Round,
-    pub(super) aside: VecDeque<Aside>,
-    pub(super) claiming: bool,
-    /// Whether what runs must stay alone.
-    pub(super) alone: bool,
+    pub(super) suspects: Suspects,
     /// Whether there may be tasks that nobody has looked for.
     pub(super) look: bool,
     pub(super) next_look: Instant,
@@ -99,9 +96,7 @@ impl<'a, R: Runner> Drive<'a, R> {
             unsettled: Unsettled::new(),
             calls: FuturesUnordered::new(),
             round: Round::default(),
-            aside: VecDeque::new(),
-            claiming: false,
-            alone: false,
+            suspects: Suspects::default(),
             look: true,
             next_look: now,
             extending: false,
@@ -172,7 +167,7 @@ impl<'a, R: Runner> Drive<'a, R> {
     fn end(&mut self, ended: std::result::Result<(Id, Settlement), JoinError>) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(held) = self.held.remove(&id) else { return };
-        self.alone &= !self.held.is_empty();
+        self.suspects.alone &= !self.held.is_empty();
         if held.lost {
             self.summary.lost += 1;
             return;
@@ -234,7 +229,7 @@ impl<'a, R: Runner> Drive<'a, R> {
             Answer::Round(Ok(dequeued)) => self.take_round(dequeued, now),
             Answer::Round(Err(error)) => return self.round_failed(error, now),
             Answer::Claim(answer) => {
-                self.claiming = false;
+                self.suspects.claiming = false;
                 match answer {
                     Ok(delivery) => self.claimed(delivery, now),
                     Err(error) => warn_unless_version("claim", error)?,
@@ -302,7 +297,7 @@ impl<'a, R: Runner> Drive<'a, R> {
         };
         at(!self.held.is_empty() && !self.extending, self.next_extend);
         if let Some(until) = self.aside_until() {
-            at(!self.claiming && self.stopping.is_none(), until);
+            at(!self.suspects.claiming && self.stopping.is_none(), until);
         }
         if let Some(not_before) = self.round.not_before {
             at(self.round.under_way.is_none(), not_before);

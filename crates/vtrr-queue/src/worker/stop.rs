@@ -55,8 +55,10 @@ impl<R: Runner> Drive<'_, R> {
 
     pub(super) fn ended(&mut self) -> Option<Result<Summary>> {
         let stopping = self.stopping.as_ref()?;
-        let settled =
-            self.unsettled.is_done() && self.round.under_way.is_none() && self.round.unanswered.is_none() && !self.claiming;
+        let settled = self.unsettled.is_done()
+            && self.round.under_way.is_none()
+            && self.round.unanswered.is_none()
+            && !self.suspects.claiming;
         if self.held.is_empty() && settled && !stopping.owes_round {
             return Some(Ok(self.summary));
         }

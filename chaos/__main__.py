@@ -32,6 +32,8 @@ class Result:
     findings: Findings
     recoveries: list[float]
     seconds: float
+    drained: float
+    stopped: float
 
     @property
     def worst(self) -> float:
@@ -63,7 +65,7 @@ def run(row: Row, seed: str, folder: Path, progress: Progress | None = None, rou
             progress.remove_task(bar)
     if findings.good:
         shutil.rmtree(folder)
-    return Result(row, findings, scene.recoveries, time.monotonic() - begin)
+    return Result(row, findings, scene.recoveries, time.monotonic() - begin, scene.drained, scene.stopped)
 
 
 COLUMNS = [
@@ -157,7 +159,8 @@ def progress_on(console: Console) -> Progress:
 def report(console: Console, result: Result) -> None:
     findings = result.findings
     if findings.good:
-        text = f"ok    {result.row.name}: {len(result.recoveries)} faults, {findings.tasks:,} tasks, {result.seconds:.0f} s"
+        took = f"{result.seconds:.0f} s; drained in {result.drained:.1f} s, stopped in {result.stopped:.1f} s"
+        text = f"ok    {result.row.name}: {len(result.recoveries)} faults, {findings.tasks:,} tasks, {took}"
         console.print(text, highlight=False)
         return
     console.print(f"WRONG {result.row.name}", style="red", highlight=False)

@@ -82,8 +82,9 @@ class Process:
         self.group(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 60) -> int | None:
-        """Answers the exit code; None if it did not end."""
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 120) -> int | None:
+        """Answers the exit code; None if it did not end. Celery 5.7 now and then takes 30 s for it: where a message arrives
+        as it stops, a process of its pool waits for so long to see its last result read."""
         self.send(number)
         try:
             return self.process.wait(seconds)

@@ -85,6 +85,8 @@ class Scene:
         self.promise = Promise()
         self.recoveries: list[float] = []
         self.troubles: list[str] = []
+        # Seconds until the queue was empty when nobody queued any more, and until the workers had stopped.
+        self.drained = self.stopped = 0.0
         self.watch = Watch(folder)
         self.core = Queue(QUEUE, None)
         self.ours = ledger.Writer(folder / "harness.ledger")
@@ -220,13 +222,16 @@ class Scene:
             producer.ready()
             if producer.stop(seconds=30) != 0:
                 self.troubles.append(f"a producer did not stop: {producer.tail()[-500:]}")
-        end = time.monotonic() + DRAIN
-        while self.unfinished() != 0 and time.monotonic() < end:
+        begin = time.monotonic()
+        while self.unfinished() != 0 and time.monotonic() < begin + DRAIN:
             time.sleep(0.05)
         unfinished = self.unfinished()
+        drained = time.monotonic()
+        self.drained = drained - begin
         for worker in self.workers:
             if worker.is_alive and (code := worker.stop()) != 0:
                 self.troubles.append(f"{worker.name} stopped with {code}: {worker.tail()[-1000:]}")
+        self.stopped = time.monotonic() - drained
         findings = check(ledger.read(self.folder), self.left(unfinished or 0), self.promise)
         findings.wrong += self.troubles
         return findings

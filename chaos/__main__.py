@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--seed", default=os.environ.get("CHAOS_SEED") or str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--only", default=os.environ.get("CHAOS_ONLY", ""), help="rows whose name has these words")
     parser.add_argument("--rounds", type=int, help="faults per row, instead of the table's")
-    parser.add_argument("--jobs", type=int, default=2, help="rows at once")
+    parser.add_argument("--jobs", type=int, default=3, help="rows at once")
     parser.add_argument("--list", action="store_true", help="list the rows")
     options = parser.parse_args()
     rows = [row for row in ROWS if all(word in row.name for word in options.only.split())]

@@ -95,7 +95,7 @@ ROWS = [
     row("an error while settling", "rust", of_processes.spoil_settle, 12, KILLED, **on(VALKEY), setting=WIDE),
     row("an error while settling", "celery", of_processes.spoil_settle, 8, KILLED, **on(REDIS)),
     row("soft time limit at any moment", "celery", of_processes.soft_limit, 25, CHILD, **on(VALKEY)),
-    row("poison", "rust", of_processes.poison, 3, KILLED, **on(REDIS), setting=POISON),
+    row("poison", "rust", of_processes.poison, 3, KILLED, **on(REDIS), setting=POISON, again=32),
     row("poison", "celery", of_processes.poison, 5, CHILD, **on(OLD), setting=POISON),
     row("a name that workers do not know yet", "rust", of_processes.unknown_name, 5, OUTAGE, **on(REDIS), again=100),
     row("a name that workers do not know yet", "celery", of_processes.unknown_name, 1, OUTAGE, **on(REDIS), again=100),

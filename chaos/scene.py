@@ -157,6 +157,15 @@ class Scene:
     def remove(self, process: Process) -> None:
         (self.workers if process in self.workers else self.producers).remove(process)
 
+    def supervise(self) -> None:
+        """Starts workers again that ended by themselves, as whoever runs them does. Only Celery's may: where the broker
+        goes, kombu fails on its own connection now and then, and ends the worker."""
+        for worker in [worker for worker in self.workers if not worker.is_alive]:
+            if "Unrecoverable error" not in worker.log.read_text(errors="replace"):
+                self.troubles.append(f"{worker.name} ended by itself: {worker.tail()[-1000:]}")
+            self.remove(worker)
+            self.add_worker()
+
     # The queue, seen from outside.
 
     def ask(self, command: Any) -> Any:
@@ -183,6 +192,7 @@ class Scene:
         now = time.monotonic_ns()
 
         def is_busy() -> bool:
+            self.supervise()
             self.watch.look()
             return self.watch.last_start > now
 
@@ -205,6 +215,7 @@ class Scene:
             return max(self.watch.started[id], self.watch.settled.get(id, 0))
 
         def recovered() -> bool:
+            self.supervise()
             self.watch.look()
             return self.watch.last_start > over and all(again(id) > start for id, start in hit.items())
 
@@ -224,6 +235,7 @@ class Scene:
                 self.troubles.append(f"a producer did not stop: {producer.tail()[-500:]}")
         begin = time.monotonic()
         while self.unfinished() != 0 and time.monotonic() < begin + DRAIN:
+            self.supervise()
             time.sleep(0.05)
         unfinished = self.unfinished()
         drained = time.monotonic()

@@ -230,6 +230,18 @@ mod tests {
     }
 
     #[test]
+    fn a_float_is_the_same_to_the_last_bit() {
+        let mut bits = 88_172_645_463_325_252_u64;
+        for _ in 0..10_000 {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let ordinary = bits as f64 / 1e16;
+            for float in [ordinary, f64::from_bits(bits)].into_iter().filter(|float| float.is_finite()) {
+                assert_eq!(round(&float).to_bits(), float.to_bits(), "{float}");
+            }
+        }
+    }
+
+    #[test]
     fn a_struct_takes_arguments_as_python_binds_them() {
         let expected = Resize { path: "a".into(), width: 5, force: true };
         assert_eq!(decode::<Resize>(r#"["a"]"#, r#"{"force":true,"width":5}"#).unwrap(), expected);

@@ -73,14 +73,14 @@ fn store(partition: &[u8], body: &[u8]) {
     let task = Task::with_body(body.clone()).weight(weight).unwrap();
     done(queue.enqueue(partition.as_str(), [task]).unwrap().apply(state.at(1_000_000)));
     let mut delivery = next(&queue, &mut state);
-    for body in [body, Body::from_json("{\"task_name\":\"other\"}").unwrap()] {
+    let other = Body::from_json("{\"task_name\":\"other\"}").unwrap();
+    for body in [&body, &other] {
         let payload = &delivery.payload;
         assert_eq!(payload.partition().as_ref(), Some(&partition));
         assert_eq!((i64::from(payload.weight().get()), payload.enqueued_at_ms()), (weight, Some(1_000)));
         assert_eq!(payload.body(), body.as_bytes());
         read(payload);
-        let other = Body::from_json("{\"task_name\":\"other\"}").unwrap();
-        let retry = Settlement::retry(&delivery, Duration::ZERO, Some(other)).unwrap();
+        let retry = Settlement::retry(&delivery, Duration::ZERO, Some(other.clone())).unwrap();
         done(queue.settle(vec![retry]).unwrap().apply(state.at(2_000_000)));
         delivery = next(&queue, &mut state);
     }

@@ -85,7 +85,7 @@ chaos: servers faketime $(PYTHON)/.tests chaos-worker ## Break workers and serve
 
 .PHONY: chaos-worker
 chaos-worker: ## Build the Rust worker that the tests break
-	cargo build --profile test
+	cargo build --profile test --bin vtrr-chaos
 
 # cargo-fuzz asks for a nightly compiler; the variable makes the stable one do. Nothing else is built with it.
 FUZZ_SECONDS ?= 60

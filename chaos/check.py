@@ -38,7 +38,7 @@ class Promise:
     doomed: dict[str, str] = field(default_factory=dict)
     # What the reason of any other dead letter says.
     reasons: tuple[str, ...] = ("planned",)
-    # Tasks accepted before this time, or offered before it, may be lost: the store forgot (no AOF, an unplanned failover).
+    # Tasks offered before this time may be lost, and settlements: the store forgot (no AOF, an unplanned failover).
     forgets_before: int = 0
     # Whether tokens grow with time: not where the store forgot.
     order: bool = True
@@ -78,7 +78,7 @@ class _Task:
 def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Findings:
     promise = promise or Promise()
     findings = Findings()
-    tasks, calls = gather(lines, findings)
+    tasks, calls = gather(lines, promise, findings)
     if left.unfinished:
         findings.stuck.append(f"{left.unfinished} tasks are queued, leased or delayed")
     if strange := left.keys - LASTING:
@@ -96,7 +96,7 @@ def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Find
     return findings
 
 
-def gather(lines: list[Line], findings: Findings) -> tuple[dict[str, _Task], dict[str, list[str]]]:
+def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dict[str, _Task], dict[str, list[str]]]:
     tasks: dict[str, _Task] = {}
     calls: dict[str, list[str]] = {}
     for line in lines:
@@ -113,21 +113,22 @@ def gather(lines: list[Line], findings: Findings) -> tuple[dict[str, _Task], dic
             if id not in tasks:
                 findings.wrong.append(f"{id} was never offered, and {line.what}")
                 continue
-            note(tasks[id], id, line, findings)
+            note(tasks[id], id, line, promise, findings)
     return tasks, calls
 
 
-def note(task: _Task, id: str, line: Line, findings: Findings) -> None:
+def note(task: _Task, id: str, line: Line, promise: Promise, findings: Findings) -> None:
     if line.what == "took":
         task.taken.append((line.at, line.more[1], int(line.more[2])))
     elif line.what == "start":
         task.starts.append(line.at)
     elif line.what == "end":
         task.ended = True
-    elif line.more[4] == DONE:
+    elif line.more[4] == DONE and line.at >= promise.forgets_before:
         _, token, outcome, _, _, sent = line.more
         task.settled.setdefault((token, outcome), line.at)
-        later = [other for at, other, _ in task.taken if at < int(sent) and number_of(other) > number_of(token)]
+        taken = [(at, other) for at, other, _ in task.taken if promise.forgets_before <= at < int(sent)]
+        later = [other for _, other in taken if number_of(other) > number_of(token)]
         if later:
             findings.settled_twice.append(f"{id} was settled with {token} after {later[-1]} was handed out")
 

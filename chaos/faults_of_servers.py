@@ -174,7 +174,7 @@ def failover_cluster(scene: Scene) -> int:
 
     def taken_over() -> bool:
         """The replica is the primary, and the other one its replica."""
-        return store.is_paired() and store.replica() is not replica
+        return store.is_paired() and bool(replica.client().info("replication")["role"] == "master")
 
     end = time.monotonic() + 60
     while not taken_over() and time.monotonic() < end:

@@ -162,6 +162,12 @@ def test_a_task_that_nobody_offered_is_wrong() -> None:
     assert findings(GOOD + "took x 7-9 1\n").wrong == ["x was never offered, and took"]
 
 
+def test_a_settlement_that_a_store_forgot_may_be_made_again() -> None:
+    again = GOOD + "took a 8-3 2\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n"
+    assert findings(again, promise=Promise(forgets_before=8, order=False)).settled_twice == []
+    assert findings(again, promise=Promise(forgets_before=5, order=False)).settled_twice == ["a: 2 times"]
+
+
 def test_what_a_store_forgot_is_not_lost_where_that_was_said() -> None:
     found = findings(GOOD.replace("end a\n", ""), promise=Promise(forgets_before=5, order=False))
     assert (found.lost, found.forgotten) == ([], 1)

@@ -124,7 +124,7 @@ def note(task: _Task, id: str, line: Line, promise: Promise, findings: Findings)
         task.starts.append(line.at)
     elif line.what == "end":
         task.ended = True
-    elif line.more[4] == DONE and line.at >= promise.forgets_before:
+    elif line.more[4] == DONE:
         _, token, outcome, _, _, sent = line.more
         task.settled.setdefault((token, outcome), line.at)
         taken = [(at, other) for at, other, _ in task.taken if promise.forgets_before <= at < int(sent)]
@@ -140,7 +140,7 @@ def number_of(token: str) -> int:
 
 def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findings) -> None:
     reason = left.dead.get(id)
-    final = [token for token, outcome in task.settled if outcome in FINAL]
+    final = [token for (token, outcome), at in task.settled.items() if outcome in FINAL and at >= promise.forgets_before]
     if len(final) > 1:
         findings.settled_twice.append(f"{id}: {len(final)} times")
     retries = len({token for token, outcome in task.settled if outcome == "retry"})

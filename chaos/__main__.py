@@ -47,7 +47,7 @@ def run(row: Row, seed: str, folder: Path, progress: Progress | None = None, rou
     rounds = rounds or row.rounds
     bar = progress.add_task(row.name, total=rounds) if progress else None
     begin = time.monotonic()
-    scene = Scene(folder, row.kind, row.store(folder), f"{seed}/{row.name}", row.setting, lambda text: None)
+    scene = Scene(folder, row.kind, row.store(folder), f"{seed}/{row.name}", row.setting)
     try:
         with scene:
             for _ in range(rounds):

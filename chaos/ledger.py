@@ -46,12 +46,15 @@ class Line:
     more: tuple[str, ...]
 
 
+def parse(text: str) -> Line:
+    what, pid, at, *more = text.split(" ")
+    return Line(what, int(pid), int(at), tuple(more))
+
+
 def read(folder: Path) -> list[Line]:
     """All lines of all files, by time."""
-    lines = []
+    lines: list[Line] = []
     for path in sorted(folder.glob("*.ledger")):
-        for text in path.read_text().splitlines():
-            what, pid, at, *more = text.split(" ")
-            lines.append(Line(what, int(pid), int(at), tuple(more)))
+        lines += map(parse, path.read_text().splitlines())
     lines.sort(key=lambda line: line.at)
     return lines

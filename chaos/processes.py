@@ -22,8 +22,8 @@ def command(kind: str, role: str, concurrency: int) -> list[str]:
         return [str(RUST), role]
     if role == "produce":
         return [sys.executable, "-m", "chaos.produce"]
-    pool, number = ("prefork", concurrency) if kind == "celery" else (kind.removeprefix("celery "), concurrency)
-    words = ["-m", "celery", "-A", "chaos.app", "worker", "-Q", "vtrr_queue", "-P", pool, "-c", str(number)]
+    pool = "prefork" if kind == "celery" else kind.removeprefix("celery ")
+    words = ["-m", "celery", "-A", "chaos.app", "worker", "-Q", "vtrr_queue", "-P", pool, "-c", str(concurrency)]
     return [sys.executable, *words, "-l", "info", "--without-gossip", "--without-mingle"]
 
 

@@ -63,20 +63,19 @@ class Watch:
             if not whole:
                 continue
             self.read[path] = self.read.get(path, 0) + len(whole) + 1
-            for line in whole.decode().split("\n"):
-                what, pid, at, *more = line.split(" ")
-                if what == "start":
-                    self.running[more[0]] = (int(pid), int(at))
-                    self.started[more[0]] = max(int(at), self.started.get(more[0], 0))
-                    self.last_start = max(self.last_start, int(at))
-                elif what in ("end", "failed", "settled"):
-                    self.settled[more[0]] = int(at)
-                    self.running.pop(more[0], None)
+            for line in map(ledger.parse, whole.decode().split("\n")):
+                if line.what == "start":
+                    self.running[line.more[0]] = (line.pid, line.at)
+                    self.started[line.more[0]] = max(line.at, self.started.get(line.more[0], 0))
+                    self.last_start = max(self.last_start, line.at)
+                elif line.what in ("end", "failed", "settled"):
+                    self.settled[line.more[0]] = line.at
+                    self.running.pop(line.more[0], None)
 
 
 class Scene:
-    def __init__(self, folder: Path, kind: str, store: Store, seed: str, setting: Setting, say: Callable[[str], None]) -> None:
-        self.folder, self.kind, self.store, self.setting, self.say = folder, kind, store, setting, say
+    def __init__(self, folder: Path, kind: str, store: Store, seed: str, setting: Setting) -> None:
+        self.folder, self.kind, self.store, self.setting = folder, kind, store, setting
         self.random = random.Random(seed)
         self.stack = ExitStack()
         self.workers: list[Process] = []
@@ -263,7 +262,7 @@ class Scene:
             dead.update({letter["id"]: letter["error"] for letter in letters})
             self.ask(self.core.discard([letter["id"] for letter in letters]))
         prefix = f"vtrr:{QUEUE}:"
-        keys = {key.decode().removeprefix(prefix) for key in self.store.client().scan_iter(f"{escaped(prefix)}*", count=1000)}
+        keys = {key.decode().removeprefix(prefix) for key in self.store.client().scan_iter(f"{prefix}*", count=1000)}
         forgets = self.promise.forgets_before > 0
         return Left(
             unfinished=unfinished,
@@ -272,10 +271,6 @@ class Scene:
             acked=None if forgets else totals.get("acked", 0),
             buried=None if forgets else totals.get("dead", 0),
         )
-
-
-def escaped(prefix: str) -> str:
-    return prefix.replace("[", "\\[").replace("*", "\\*")
 
 
 def is_alive(pid: int) -> bool:

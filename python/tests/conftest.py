@@ -21,6 +21,15 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own, to be treated badly."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with RedisServer(folder) as server:
+        yield server
+
+
+@pytest.fixture
 def bed(redis_server: RedisServer, tmp_path: Path) -> Iterator[Bed]:
     """An app without tasks yet; see `Bed`."""
     with Bed(redis_server, tmp_path, f"bed{next(_numbers)}") as bed:

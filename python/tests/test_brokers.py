@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,24 +106,21 @@ def test_a_closed_port(bed: Bed, kind: str) -> None:
     assert (result.id, len(app.vtrr)) == ("t0", 1)
 
 
-def test_a_broker_that_does_not_answer(bed: Bed, tmp_path: Path) -> None:
+def test_a_broker_that_does_not_answer(bed: Bed, server: RedisServer) -> None:
     """C28: as above, and the next calls do not wait again."""
-    folder = tmp_path / "hangs"
-    folder.mkdir()
-    with RedisServer(folder) as broker:
-        bed.broker = broker.url(0)
-        app = bed.load(TASKS, sweep_interval=1)
-        broker.client().execute_command("CLIENT", "PAUSE", 12_000)
-        begin = time.monotonic()
-        app.work.queue("u", [{"id": "t0"}])
-        first = time.monotonic() - begin
-        app.work.queue("u", [{"id": "t1"}])
-        app.work.queue("u", [{"id": "t2"}])
-        assert 4 < first < 10
-        assert time.monotonic() - begin - first < 2
-        assert len(app.vtrr) == 3
-        bed.worker(concurrency=1, wait=False)
-        wait_for(lambda: len(bed.events("end")) == 3, 40)
+    bed.broker = server.url(0)
+    app = bed.load(TASKS, sweep_interval=1)
+    server.client().execute_command("CLIENT", "PAUSE", 12_000)
+    begin = time.monotonic()
+    app.work.queue("u", [{"id": "t0"}])
+    first = time.monotonic() - begin
+    app.work.queue("u", [{"id": "t1"}])
+    app.work.queue("u", [{"id": "t2"}])
+    assert 4 < first < 10
+    assert time.monotonic() - begin - first < 2
+    assert len(app.vtrr) == 3
+    bed.worker(concurrency=1, wait=False)
+    wait_for(lambda: len(bed.events("end")) == 3, 40)
     assert [event["id"] for event in bed.events("end")] == ["t0", "t1", "t2"]
 
 
@@ -146,23 +142,20 @@ def test_a_broker_that_forgets_a_connection(bed: Bed) -> None:
     assert len(app.vtrr) > 1
 
 
-def test_a_broker_that_hangs_does_not_stop_the_sweep(bed: Bed, tmp_path: Path) -> None:
+def test_a_broker_that_hangs_does_not_stop_the_sweep(bed: Bed, server: RedisServer) -> None:
     """It accepts and never answers: leases that have run out are taken back all the same; then it goes on."""
-    folder = tmp_path / "hangs"
-    folder.mkdir()
-    with RedisServer(folder) as broker:
-        bed.broker = broker.url(0)
-        app = bed.load(TASKS, sweep_interval=1)
-        bed.worker(concurrency=1)
-        assert broker.process is not None
-        broker.process.send_signal(signal.SIGSTOP)
-        try:
-            # Waits for the broker in vain; meanwhile the sweep has heard of the tasks.
-            app.work.queue("u", [{"id": "t0"}, {"id": "t1"}])
-            core = app.vtrr._core
-            app.vtrr._run(core.dequeue(1, owner=core.fresh(), lease=1, max_deliveries=5, settle=[]))
-            wait_for(lambda: app.vtrr.stats().totals.get("reclaimed") == 1)
-        finally:
-            broker.process.send_signal(signal.SIGCONT)
-        bed.drained()
+    bed.broker = server.url(0)
+    app = bed.load(TASKS, sweep_interval=1)
+    bed.worker(concurrency=1)
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        # Waits for the broker in vain; meanwhile the sweep has heard of the tasks.
+        app.work.queue("u", [{"id": "t0"}, {"id": "t1"}])
+        core = app.vtrr._core
+        app.vtrr._run(core.dequeue(1, owner=core.fresh(), lease=1, max_deliveries=5, settle=[]))
+        wait_for(lambda: app.vtrr.stats().totals.get("reclaimed") == 1)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    bed.drained()
     assert sorted(event["id"] for event in bed.events("end")) == ["t0", "t1"]

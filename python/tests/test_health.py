@@ -46,15 +46,6 @@ def is_live(path: Path) -> bool:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A store of the test's own, to be treated badly."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    with RedisServer(folder) as server:
-        yield server
-
-
-@pytest.fixture
 def bed(server: RedisServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[Bed]:
     with Bed(server, tmp_path, "healthy") as bed:
         bed.broker, bed.backend = redis_server.url(10), redis_server.url(11)

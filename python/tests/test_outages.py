@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,6 @@ else:
         note("end", self)
 '''
 )
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be treated badly."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    with RedisServer(folder) as server:
-        yield server
 
 
 def test_tickets_deleted_before_a_worker_starts(bed: Bed) -> None:

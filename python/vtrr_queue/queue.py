@@ -16,6 +16,7 @@ from . import client as redis_runner
 from ._core import Prepared, Queue
 from .body import look, tail
 from .checks import (
+    check_bind,
     check_bound,
     check_choice,
     check_flag,
@@ -194,7 +195,7 @@ class VTRRQueue:
                 f"@vtrr.task does not support option(s): {', '.join(unknown)}{why}. "
                 f"Allowed: {', '.join(sorted(_OPTIONS))}; also {', '.join(sorted(_MORE - {'bind'}))}"
             )
-        options.pop("bind", None)
+        check_bind(options.pop("bind", True))
         base = weave(options.pop("base", None) or self.celery_app.Task)
 
         def decorate(fn: Callable[..., Any]) -> Any:

@@ -22,6 +22,7 @@ SHORT = [
     "test_pools",
     "test_items",
     "test_limits",
+    "test_rates",
     "test_retries",
     "test_burst",
     "test_controls",

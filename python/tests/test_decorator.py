@@ -188,7 +188,7 @@ REFUSED = {
     "expires": "cancel()",
     "priority": "give heavy tasks a weight",
     "queue": "celery_queue",
-    "rate_limit": "hold back tickets",
+    "rate_limit": "holds messages, and would not hold back what is queued",
     "reject_on_worker_lost": "max_deliveries",
     "serializer": "stored as JSON",
     "max_retry": "",

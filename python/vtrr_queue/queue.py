@@ -61,7 +61,7 @@ _REFUSED = {
     "expires": "cancel() takes tasks out",
     "priority": "the order is fair; give heavy tasks a weight",
     "queue": "give VTRRQueue a celery_queue",
-    "rate_limit": "it would hold back tickets, not tasks",
+    "rate_limit": "Celery's holds messages, and would not hold back what is queued",
     "reject_on_worker_lost": "leases do what it is for, see max_deliveries",
     "serializer": "tasks are stored as JSON",
 }

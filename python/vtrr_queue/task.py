@@ -90,6 +90,11 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
             options["task_id"] = task_id
         return super().apply_async(args, kwargs, **options)
 
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        from . import strategy
+
+        return strategy.start(self, super().start_strategy, app, consumer, **options)
+
     def _get_exec_options(self) -> dict[str, Any]:
         # Celery reads a task's attribute `queue` as the name of a Celery queue; ours is a method. Without a mark, a
         # message without arguments may be a ticket of 0.1.0.

@@ -26,6 +26,8 @@ TICKET, CALL, BOUND = "ticket", "call", "bound"
 TOKEN = "vtrr_token"
 # Who holds the leases of a message: put there by the worker's main process.
 OWNER = "vtrr_owner"
+# Limits of tasks that remote control has changed there.
+LIMITS = "vtrr_limits"
 
 # How long a producer waits for tickets to be sent.
 PUBLISH_SECONDS = 5.0

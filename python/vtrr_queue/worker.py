@@ -90,6 +90,8 @@ class Sweeper(threading.Thread):
         # When the next turn is.
         self.due = 0.0
         self.teller = Teller(vtrr)
+        # Tasks whose rate limits were warned of.
+        self.rated: set[str] = set()
 
     def run(self) -> None:
         while not self.stopped.wait(0.2):
@@ -119,6 +121,19 @@ class Sweeper(threading.Thread):
         if policy.startswith("allkeys"):
             logger.warning("%s: maxmemory-policy %s may delete tasks; set it to noeviction", self.vtrr, policy)
 
+    def warn_of_rates(self) -> None:
+        """Rate limits, of annotations or by remote control, hold messages: that is not what a user of ours means by them."""
+        if self.worker.disable_rate_limits:
+            return
+        for name, task in list(self.vtrr.tasks.items()):
+            if task.rate_limit and name not in self.rated:
+                self.rated.add(name)
+                logger.warning(
+                    "%s: the rate limit %s of %s holds its plain calls only, and nothing that comes by .queue(); "
+                    "to limit that, give such tasks a VTRRQueue of their own and a worker with few processes",
+                    self.vtrr, task.rate_limit, name,
+                )  # fmt: skip
+
     def consumes(self) -> bool:
         consumer = getattr(getattr(self.worker, "consumer", None), "task_consumer", None)
         try:
@@ -134,6 +149,7 @@ class Sweeper(threading.Thread):
             logger.warning("%s: the sweep could not %s, it will try again: %s", self.vtrr, what.__name__, why)
 
     def turn(self) -> None:
+        self.warn_of_rates()
         stats = None
         try:
             self.leading = self.leads()

@@ -23,6 +23,7 @@ SHORT = [
     "test_items",
     "test_limits",
     "test_rates",
+    "test_flood",
     "test_retries",
     "test_burst",
     "test_controls",

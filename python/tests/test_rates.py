@@ -32,6 +32,11 @@ def load(bed: Bed, tasks: str, **conf: Any) -> ModuleType:
     return bed.load(tasks, conf={"task_default_queue": f"{bed.name}_plain", **conf}, sweep_interval=0.5)
 
 
+def tell(app: ModuleType, what: str, task: Any, *args: Any, **kwargs: Any) -> None:
+    """Remote control, until the worker has answered."""
+    wait_for(lambda: getattr(app.app.control, what)(task.name, *args, reply=True, **kwargs))
+
+
 def warnings_of(bed: Bed, name: str) -> list[str]:
     return [line for line in bed.workers[0].log().splitlines() if "WARNING" in line and "rate" in line and name in line]
 
@@ -58,7 +63,7 @@ def test_a_rate_limit_is_warned_of_once_by_name(bed: Bed) -> None:
     assert "1/h" in warning
     assert ".queue()" in warning
     assert "a VTRRQueue of their own" in warning
-    app.app.control.rate_limit(app.free.name, "2/h", reply=True)
+    tell(app, "rate_limit", app.free, "2/h")
     results = app.free.queue("u", [{}] * 5)
     assert [result.get(timeout=20) for result in results] == [result.id for result in results]
     wait_for(lambda: warnings_of(bed, app.free.name))
@@ -98,20 +103,19 @@ def test_time_limits_by_remote_control_reach_tasks(bed: Bed) -> None:
     """Celery tells the main process alone; tasks are taken by its children, some forked before that."""
     app = load(bed, TIMES)
     bed.worker(concurrency=1)
-    control = app.app.control
     (before,) = app.slow.queue("u", [{"args": [1.5]}])
     assert before.get(timeout=20) == "ended"
-    control.time_limit(app.slow.name, hard=1, reply=True)
+    tell(app, "time_limit", app.slow, hard=1)
     (hard,), others = app.slow.queue("u", [{"args": [60]}]), app.other.queue("v", [{}] * 3)
     with pytest.raises(TimeLimitExceeded):
         hard.get(timeout=30)
     assert "TimeLimitExceeded" in wait_for(lambda: letter_of(app, hard.id)).error
     assert [result.get(timeout=20) for result in others] == [result.id for result in others]
-    control.time_limit(app.slow.name, soft=1, reply=True)
+    tell(app, "time_limit", app.slow, soft=1)
     (soft,) = app.slow.queue("u", [{"args": [60]}])
     with pytest.raises(SoftTimeLimitExceeded):
         soft.get(timeout=30)
-    control.time_limit(app.slow.name, reply=True)
+    tell(app, "time_limit", app.slow)
     (unlimited,) = app.slow.queue("u", [{"args": [3]}])
     assert unlimited.get(timeout=30) == "ended"
 
@@ -119,12 +123,11 @@ def test_time_limits_by_remote_control_reach_tasks(bed: Bed) -> None:
 def test_a_time_limit_of_the_task_itself_can_be_changed_and_lifted(bed: Bed) -> None:
     app = load(bed, TIMES)
     bed.worker(concurrency=1)
-    control = app.app.control
     for limits in ({"hard": 30}, {}):
-        control.time_limit(app.strict.name, reply=True, **limits)
+        tell(app, "time_limit", app.strict, **limits)
         results = [*app.strict.queue("u", [{"args": [2.5]}]), *app.other.queue("v", [{}])]
         assert [result.get(timeout=30) for result in results] == ["ended", results[1].id]
-    control.time_limit(app.strict.name, hard=1, reply=True)
+    tell(app, "time_limit", app.strict, hard=1)
     (result,) = app.strict.queue("u", [{"args": [60]}])
     with pytest.raises(TimeLimitExceeded):
         result.get(timeout=30)
@@ -133,7 +136,7 @@ def test_a_time_limit_of_the_task_itself_can_be_changed_and_lifted(bed: Bed) -> 
 def test_time_limits_by_remote_control_reach_calls(bed: Bed) -> None:
     app = load(bed, TIMES)
     bed.worker(queues=f"{bed.celery_queue},{bed.name}_plain", concurrency=1)
-    app.app.control.time_limit(app.slow.name, hard=1, reply=True)
+    tell(app, "time_limit", app.slow, hard=1)
     with pytest.raises(TimeLimitExceeded):
         app.slow.delay(60).get(timeout=30)
 
@@ -145,6 +148,6 @@ def test_a_new_limit_is_not_lent_by_tickets_that_wait(bed: Bed) -> None:
     (busy,) = app.steady.queue("u", [{"args": [1]}])
     wait_for(lambda: bed.events("start"))
     app.vtrr.cancel([result.id for result in app.slow.queue("v", [{"args": [0]}] * 3)])
-    app.app.control.time_limit(app.slow.name, hard=1, reply=True)
+    tell(app, "time_limit", app.slow, hard=1)
     (long,) = app.steady.queue("w", [{"args": [3]}])
     assert [busy.get(timeout=30), long.get(timeout=30)] == ["ended", "ended"]

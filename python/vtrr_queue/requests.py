@@ -12,7 +12,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.state import task_ready
 
-from . import keeper, limits, tickets
+from . import keeper, limits, strategy, tickets
 from .messages import kind_of
 from .run import in_words, storable
 
@@ -47,6 +47,7 @@ class TicketRequest:
             self.vtrr_owner = request[tickets.OWNER] = f"{keeper.nonce()}/{next(_numbers)}"
             request[tickets.MARK] = self.vtrr_kind
             keeper.register(self)
+            strategy.received(self)
 
     @property
     def time_limits(self) -> tuple[float | None, float | None]:
@@ -82,6 +83,7 @@ class TicketRequest:
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        strategy.begun(self)
         if self._is_ticket or self._is_bound:
             # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
             self.acknowledge()

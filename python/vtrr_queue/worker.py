@@ -27,6 +27,8 @@ WAKE_SECONDS = 0.1
 DUE_SECONDS = 0.05
 # While tickets are taken, new ones are sent so often.
 RAMP_SECONDS = 0.2
+# That is while something moves, and for so long after; then all processes seem to be busy.
+STILL_SECONDS = 1.0
 MAINTAIN_SECONDS = 1.0
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
@@ -90,6 +92,9 @@ class Sweeper(threading.Thread):
         # When the next turn is.
         self.due = 0.0
         self.teller = Teller(vtrr)
+        # What the queue had counted when it last moved, and when that was.
+        self.totals: dict[str, int] = {}
+        self.moved = 0.0
         # Tasks whose rate limits were warned of.
         self.rated: set[str] = set()
 
@@ -191,6 +196,8 @@ class Sweeper(threading.Thread):
         stats: dict[str, Any] = self.run_command(self.vtrr._core.stats())
         if stats["next_due"] is not None:
             self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
+        if stats["totals"] != self.totals:
+            self.totals, self.moved = stats["totals"], time.monotonic()
         queued = stats["queued"]
         if not queued:
             return stats
@@ -199,7 +206,8 @@ class Sweeper(threading.Thread):
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             try:
-                if self.vtrr._issuer.top_up(task, queued, min(PUBLISH_SECONDS, self.vtrr.sweep_interval)):
+                sent = self.vtrr._issuer.top_up(task, queued, min(PUBLISH_SECONDS, self.vtrr.sweep_interval))
+                if sent and time.monotonic() - self.moved < STILL_SECONDS:
                     # Workers that were free have them by then, and others may be.
                     self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
             except Exception as error:

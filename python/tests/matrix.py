@@ -24,6 +24,7 @@ SHORT = [
     "test_limits",
     "test_rates",
     "test_flood",
+    "test_consumers",
     "test_retries",
     "test_burst",
     "test_controls",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -60,6 +61,21 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         for sweeper in self.sweepers:
             sweeper.start()
             self.report(sweeper)
+        self.tell({sweeper.vtrr.name: sweeper.vtrr for sweeper in self.sweepers}.values())
+
+    def tell(self, queues: Iterable[VTRRQueue]) -> None:
+        """Says whose tasks the worker takes. That it takes none of any is seldom meant, but does happen."""
+        consumed = self.worker.app.amqp.queues.consume_from
+        taken = [vtrr for vtrr in queues if vtrr.celery_queue in consumed]
+        left = [vtrr for vtrr in queues if vtrr.celery_queue not in consumed]
+        if taken:
+            logger.info("this worker takes tasks of %s", ", ".join(f"{vtrr!r} (from {vtrr.celery_queue})" for vtrr in taken))
+        if left:
+            logger.log(
+                logging.INFO if taken else logging.WARNING,
+                "this worker takes no tasks of %s, whose celery_queue it does not consume; to do so it needs: -Q %s",
+                ", ".join(map(repr, left)), ",".join([*(vtrr.celery_queue for vtrr in left), *consumed]),
+            )  # fmt: skip
 
     def report(self, sweeper: Sweeper) -> None:
         """Tells by the queue's health file whether the worker is live, if it consumes the queue."""

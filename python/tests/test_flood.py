@@ -23,9 +23,8 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 
 def load(bed: Bed, **options: Any) -> ModuleType:
-    return bed.load(
-        WORK + GATED, conf={"worker_prefetch_multiplier": 0}, max_concurrency=MOST, **{"sweep_interval": 0.5, **options}
-    )
+    options.setdefault("sweep_interval", 0.5)
+    return bed.load(WORK + GATED, conf={"worker_prefetch_multiplier": 0}, max_concurrency=MOST, **options)
 
 
 def held(app: ModuleType) -> int:

@@ -16,6 +16,7 @@ mod full;
 mod fuzzed;
 mod hostile;
 mod lost_replies;
+mod memory;
 mod outages;
 mod pair;
 mod proxy;

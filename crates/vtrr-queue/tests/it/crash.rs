@@ -191,7 +191,7 @@ fn fifty_workers_are_killed_and_every_task_is_done_once() {
     assert_eq!(total("delivered"), total("acked") + total("reclaimed") + total("released"), "{totals:?}");
     assert!(total("reclaimed") >= u64::from(KILLS), "{totals:?}");
     let left: BTreeSet<String> =
-        ["meta", "share", "request", "answer", "current_virtual_time"].map(ToOwned::to_owned).into();
+        ["meta", "share", "request", "answer", "sweeper", "current_virtual_time"].map(ToOwned::to_owned).into();
     let keys = scene.keys();
     assert!(keys.is_subset(&left), "{keys:?}");
 }

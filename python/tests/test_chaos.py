@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from chaos import ledger
 from chaos.__main__ import run
 from chaos.check import Findings, Left, Promise, check
 from chaos.ledger import Line
 from chaos.rows import ROWS, Row
+from chaos.scene import Scene, Setting
+from chaos.stores import Single
+
+from servers import wait_for
 
 # Which rows, and how many faults of each: a few seconds each.
 SHORT = {
@@ -41,6 +48,37 @@ def test_no_task_is_lost_stuck_or_settled_twice(name: str, tmp_path: Path) -> No
 
 def test_every_row_of_the_table_has_a_name_of_its_own() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["rust", "celery"])
+def test_a_producer_stops_where_less_than_enough_is_ever_queued(kind: str, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, kind, Single(tmp_path, "redis 7"), "tests", Setting(workers=0))
+    with scene:
+        (producer,) = scene.producers
+        producer.ready()
+
+        def keep_up() -> None:
+            scene.ask(scene.core.purge())
+
+        def has_ended() -> bool:
+            keep_up()
+            return not producer.is_alive
+
+        wait_for(lambda: keep_up() or "accepted" in producer.ledger.read_text(), 60, 0)
+        producer.send(signal.SIGTERM)
+        wait_for(has_ended, 60, 0)
+        assert producer.process.returncode == 0, producer.tail()
+        assert producer.ledger.read_text().splitlines()[-1].startswith("stopped ")
+
+
+def test_leases_that_run_out_at_once_are_taken_once_each_whatever_other_workers_take(tmp_path: Path) -> None:
+    wrong = row("10,000 leases run out at once, rust, redis 7")
+    # Workers that are quick enough to get many of the tasks.
+    scene = Scene(tmp_path, "rust", Single(tmp_path, "redis 7"), "tests", replace(wrong.setting, concurrency=256, max_ms=0))
+    with scene:
+        scene.inject(wrong.inject)
+        taken = [line.more[0] for line in ledger.read(tmp_path) if line.what == "took" and line.pid == os.getpid()]
+        assert len(taken) == len(set(taken)) == 10_000
 
 
 # Builds that are wrong on purpose: the row that shows it, and what is found.

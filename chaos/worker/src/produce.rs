@@ -1,6 +1,8 @@
 //! The producer: calls of 1 to 40 tasks until SIGTERM, each repeated until it is accepted, as docs/production.md says.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -25,6 +27,8 @@ struct Producer {
     max_ms: u64,
     random: Rng,
     calls: u64,
+    /// SIGTERM has come.
+    stopping: Arc<AtomicBool>,
 }
 
 pub(crate) async fn run() -> Result<(), BoxError> {
@@ -37,31 +41,43 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         max_ms: number("CHAOS_MAX_MS")?,
         random: Rng::with_seed(number("CHAOS_SEED")?),
         calls: 0,
+        stopping: heeded()?,
     };
     producer.ledger.note("ready", "");
-    let mut stop = signal(SignalKind::terminate())?;
-    let mut stopping = false;
-    while !stopping {
+    while !producer.is_stopping() {
         // A call that has begun is brought to its end: what was offered is accounted for.
-        producer.call(&mut stop, &mut stopping).await?;
-        while !stopping && producer.has_enough().await {
-            tokio::select! {
-                () = sleep(Duration::from_millis(20)) => {}
-                _ = stop.recv() => stopping = true,
-            }
+        producer.call().await?;
+        while !producer.is_stopping() && producer.has_enough().await {
+            sleep(Duration::from_millis(20)).await;
         }
     }
     producer.ledger.note("stopped", "");
     Ok(())
 }
 
+/// Becomes true when SIGTERM comes, whatever the producer does meanwhile.
+fn heeded() -> Result<Arc<AtomicBool>, BoxError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stopping = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopping);
+    tokio::spawn(async move {
+        terminate.recv().await;
+        flag.store(true, Ordering::Relaxed);
+    });
+    Ok(stopping)
+}
+
 impl Producer {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     async fn has_enough(&self) -> bool {
         self.runner.run(self.queue.stats()).await.is_ok_and(|stats| stats.queued > ENOUGH)
     }
 
     /// One call of some tasks, until it is accepted.
-    async fn call(&mut self, stop: &mut tokio::signal::unix::Signal, stopping: &mut bool) -> Result<(), BoxError> {
+    async fn call(&mut self) -> Result<(), BoxError> {
         self.calls += 1;
         let call = format!("{}-{}", self.name, self.calls);
         // Each producer has partitions of its own, so that the order in them is its own.
@@ -79,10 +95,7 @@ impl Producer {
                 }
                 Err(error) => self.ledger.note("refused", &format!("{call} {:?}", error.kind())),
             }
-            tokio::select! {
-                () = sleep(Duration::from_millis(100)) => {}
-                _ = stop.recv() => *stopping = true,
-            }
+            sleep(Duration::from_millis(100)).await;
         }
     }
 

@@ -103,8 +103,9 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         builder = builder.register("fresh", body!(work));
     }
     let worker = builder.build()?;
-    ledger.note("ready", "");
-    worker.run().await?;
+    // Polled second: by then the worker heeds signals.
+    let (ended, ()) = tokio::join!(worker.run(), async { ledger.note("ready", "") });
+    ended?;
     ledger.note("stopped", "");
     Ok(())
 }

@@ -64,9 +64,9 @@ def test_a_producer_stops_where_less_than_enough_is_ever_queued(kind: str, tmp_p
             keep_up()
             return not producer.is_alive
 
-        wait_for(lambda: keep_up() or "accepted" in producer.ledger.read_text(), 60, 0)
+        wait_for(lambda: keep_up() or "accepted" in producer.ledger.read_text(), every=0)
         producer.send(signal.SIGTERM)
-        wait_for(has_ended, 60, 0)
+        wait_for(has_ended, every=0)
         assert producer.process.returncode == 0, producer.tail()
         assert producer.ledger.read_text().splitlines()[-1].startswith("stopped ")
 

@@ -100,20 +100,20 @@ def test_signatures_and_plain_calls_work(bed: Bed, tagging: str) -> None:
     assert app.fair.signature((1,), countdown=5).options == {"countdown": 5}
     bed.worker("threads", 4, queues=f"{bed.celery_queue},celery")
     name = app.fair.name
-    assert app.fair.delay(1).get(timeout=10) == f"{name} 1 x 1.0"
-    assert app.fair.apply_async([2], {"c": 0.5}, queue=bed.celery_queue).get(timeout=10) == f"{name} 2 x 0.5"
-    assert app.fair.s(3).delay().get(timeout=10) == f"{name} 3 x 1.0"
-    assert group(app.fair.s(n) for n in (1, 2))().get(timeout=10) == [f"{name} 1 x 1.0", f"{name} 2 x 1.0"]
-    nested = chain(app.fair.s(1), app.fair.s(b="end"))().get(timeout=10)
+    assert app.fair.delay(1).get(timeout=120) == f"{name} 1 x 1.0"
+    assert app.fair.apply_async([2], {"c": 0.5}, queue=bed.celery_queue).get(timeout=120) == f"{name} 2 x 0.5"
+    assert app.fair.s(3).delay().get(timeout=120) == f"{name} 3 x 1.0"
+    assert group(app.fair.s(n) for n in (1, 2))().get(timeout=120) == [f"{name} 1 x 1.0", f"{name} 2 x 1.0"]
+    nested = chain(app.fair.s(1), app.fair.s(b="end"))().get(timeout=120)
     assert nested == f"{name} {name} 1 x 1.0 end 1.0"
     # Without arguments it is a call too, in the queue of tickets as well.
-    assert app.nothing.delay().get(timeout=10) == "ran"
-    assert app.nothing.apply_async(queue=bed.celery_queue).get(timeout=10) == "ran"
-    assert app.named.delay().get(timeout=10) == ["other.name", []]
-    assert app.app.send_task("other.name", [1]).get(timeout=10) == ["other.name", [1]]
+    assert app.nothing.delay().get(timeout=120) == "ran"
+    assert app.nothing.apply_async(queue=bed.celery_queue).get(timeout=120) == "ran"
+    assert app.named.delay().get(timeout=120) == ["other.name", []]
+    assert app.app.send_task("other.name", [1]).get(timeout=120) == ["other.name", [1]]
     assert len(bed.events("end")) == 4
     (result,) = app.named.queue("u", [{"args": [5], "kwargs": {"k": 1}}])
-    assert result.get(timeout=10) == ["other.name", [5]]
+    assert result.get(timeout=120) == ["other.name", [5]]
     assert bed.events("end")[-1]["extra"] == "from base"
     bed.drained()
     assert app.vtrr.stats().totals["acked"] == 1

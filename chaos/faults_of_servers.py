@@ -251,10 +251,11 @@ def expire_many(scene: Scene) -> int:
         owners.append(f"gone{len(owners)}")
         most = min(1000, 10_000 - len(taken))
         # None runs out before all are taken, however long that takes.
+        sent = now()
         deliveries = scene.ask(scene.core.dequeue(most, owner=owners[-1], lease=600, max_deliveries=50))[0]
         for it in deliveries:
             taken.add(it.id)
-            scene.ours.note("took", it.id, it.token, it.deliveries)
+            scene.ours.note("took", it.id, it.token, it.deliveries, sent)
         if len(deliveries) < most:
             # Workers got some.
             scene.enqueue("work", 1000)

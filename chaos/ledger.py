@@ -6,9 +6,9 @@ One line each: ``WHAT PID NANOSECONDS more…``, by the monotonic clock that all
 what       more                                  written
 =========  ====================================  ==================================================================
 offered    call, partition, ids with commas      by a producer, before it calls enqueue
-accepted   call                                  when a call was answered
+accepted   call, duplicates with commas          when a call was answered; those ids were there already
 refused    call, error                           when a call failed; it is repeated
-took       id, token, deliveries                 by a worker, for each delivery in the server's answer
+took       id, token, deliveries, ns             by a worker, for each delivery in the server's answer; when it was asked for
 start      id, deliveries                        by a body
 end        id                                    by a body that ends well
 failed     id                                    by a body that is about to raise
@@ -44,6 +44,15 @@ class Line:
     pid: int
     at: int
     more: tuple[str, ...]
+
+
+# The code of a settlement that the store has done.
+DONE = "0"
+
+
+def number_of(token: str) -> int:
+    """Tokens end in the number of the delivery, which grows: in this order the store hands out."""
+    return int(token.rpartition("-")[2])
 
 
 def parse(text: str) -> Line:

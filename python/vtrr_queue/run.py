@@ -68,7 +68,7 @@ class Run:
             "headers": {},
             "delivery_info": {
                 **(message.get("delivery_info") or {}),
-                "redelivered": delivery.deliveries > 1,
+                "redelivered": delivery.losses > 0,
             },
             "vtrr_retry": self.retry,
             "vtrr_partition": delivery.partition,
@@ -110,13 +110,14 @@ class Run:
 
     def outcome(self, state: str, error: Any) -> Settling:
         if state == states.REJECTED and getattr(error, "requeue", False):
-            return self.end("release")
+            # It ran: else a task that gives itself back again and again would be free, and starve everybody.
+            return self.end("ran")
         if (retried := self.retried()) is not None:
             return retried
         if state == states.REJECTED:
             backend.store_rejection(self.own, self.request, error, is_message=self.is_message)
         if state in (states.FAILURE, states.REJECTED):
-            return self.end("fail", text=in_words(error).encode())
+            return self.end("failed" if state == states.FAILURE else "rejected", text=in_words(error).encode())
         return self.end("ack")
 
     def escaped(self, error: Exception) -> Settling:

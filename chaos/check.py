@@ -36,6 +36,8 @@ class Promise:
 
     # Ids that must end as dead letters, and what the reason must say.
     doomed: dict[str, str] = field(default_factory=dict)
+    # Those of which the body may begin once only.
+    once: set[str] = field(default_factory=set)
     # What the reason of any other dead letter says.
     reasons: tuple[str, ...] = ("planned",)
     # Tasks offered before this time may be lost, and settlements: the store forgot (no AOF, an unplanned failover).
@@ -155,7 +157,10 @@ def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findin
         findings.settled_twice.append(f"{id}: {len(final)} times")
     elif len(final) < task.lives and task.lives > 1:
         findings.lost.append(f"{id} of {task.partition}: accepted {task.lives} times, ended {len(final)} times")
-    retries = len({token for token, outcome in task.settled if outcome == "retry"})
+    if id in promise.once and len(task.starts) > 1:
+        findings.wrong.append(f"{id} ran {len(task.starts)} times")
+    # Those that gave themselves back are charged alike.
+    retries = len({token for token, outcome in task.settled if outcome in ("retry", "ran")})
     # By the store's own count: a child that dies may have been handed the task before it could say so.
     findings.redelivered += max(0, max((count for _, _, count in task.taken), default=1) - 1 - retries)
     if id in promise.doomed:

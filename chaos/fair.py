@@ -30,6 +30,9 @@ class Fairness:
     charges: int = 0
     newcomers: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.apart} apart in {self.charges:,} charges, {self.ahead} ahead of {self.newcomers} newcomers"
+
     @property
     def wrong(self) -> list[str]:
         found = []
@@ -121,7 +124,7 @@ def charge(task: _Task) -> None:
             delivery.charged = any(before.at <= start < delivery.at for start in task.starts)
         elif outcome == "unknown":
             delivery.charged = False
-        elif outcome in (None, "blame"):
+        elif outcome in (None, "lost"):
             losses += 1
             delivery.charged = losses > 1
 

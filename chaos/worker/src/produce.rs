@@ -1,18 +1,16 @@
 //! The producer: calls of 1 to 40 tasks until SIGTERM, each repeated until it is accepted, as docs/production.md says.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use vtrr_queue::worker::BoxError;
 use vtrr_queue::{Queue, Redis, Runner, Task, TaskId};
 
 use crate::ledger::Ledger;
 use crate::settings::{self, number, text};
+use crate::stopping::Stopping;
 use crate::watched::TIME_LIMIT;
 
 /// With so many queued it waits.
@@ -27,8 +25,7 @@ struct Producer {
     max_ms: u64,
     random: Rng,
     calls: u64,
-    /// SIGTERM has come.
-    stopping: Arc<AtomicBool>,
+    stopping: Stopping,
 }
 
 pub(crate) async fn run() -> Result<(), BoxError> {
@@ -41,13 +38,13 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         max_ms: number("CHAOS_MAX_MS")?,
         random: Rng::with_seed(number("CHAOS_SEED")?),
         calls: 0,
-        stopping: heeded()?,
+        stopping: Stopping::heeded()?,
     };
     producer.ledger.note("ready", "");
-    while !producer.is_stopping() {
+    while !producer.stopping.has_come() {
         // A call that has begun is brought to its end: what was offered is accounted for.
         producer.call().await?;
-        while !producer.is_stopping() && producer.has_enough().await {
+        while !producer.stopping.has_come() && producer.has_enough().await {
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -55,23 +52,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Becomes true when SIGTERM comes, whatever the producer does meanwhile.
-fn heeded() -> Result<Arc<AtomicBool>, BoxError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let stopping = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stopping);
-    tokio::spawn(async move {
-        terminate.recv().await;
-        flag.store(true, Ordering::Relaxed);
-    });
-    Ok(stopping)
-}
-
 impl Producer {
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
     async fn has_enough(&self) -> bool {
         self.runner.run(self.queue.stats()).await.is_ok_and(|stats| stats.queued > ENOUGH)
     }

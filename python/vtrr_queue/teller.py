@@ -14,6 +14,7 @@ from celery.worker import state
 from . import backend, forks
 from .body import look
 from .errors import VtrrError
+from .refusals import StateRefused
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -94,6 +95,8 @@ class Teller(threading.Thread):
             try:
                 self.tell_of(letter)
                 failed = 0
+            except StateRefused as error:
+                logger.error("%s: %s", self.vtrr, error)
             except Exception as error:
                 logger.warning("%s: no state could be stored for %s: %r", self.vtrr, letter["id"], error)
                 failed += 1

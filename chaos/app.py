@@ -76,6 +76,12 @@ def bad(self: Any, ms: int) -> None:
     fail(self, ValueError("planned"))
 
 
+@vtrr.task(name="spoken", throws=(ValueError,))
+def spoken(self: Any, ms: int) -> None:
+    body(self, ms)
+    fail(self, ValueError("planned, with a \0 in it"))
+
+
 @vtrr.task(name="restless")
 def restless(self: Any, ms: int) -> None:
     """Gives itself back for as long as a file is there."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from itertools import count
 
+from servers import RedisServer
+
 from .scene import Scene
 
 now = time.monotonic_ns
@@ -46,19 +48,28 @@ def use_again(scene: Scene) -> int:
 
 
 def refuse(scene: Scene) -> int:
-    """The result backend answers, and does not take the states of some tasks: each runs once, and is a dead letter."""
-    scene.results.client().execute_command("ACL", "SETUSER", "default", "resetkeys", "~celery-task-meta-[!r]*")
-    scene.names += 1
-    ids = [f"refused-{scene.names}.{n}" for n in range(20)]
-    scene.promise.doomed |= dict.fromkeys(ids, "backend")
-    scene.promise.once |= set(ids)
-    scene.enqueue_as(ids, "work", "ours:refused")
+    """The result backend answers, and does not take the states of some tasks, in any form: each runs once."""
+    if isinstance(scene.results, RedisServer):
+        scene.results.client().execute_command("ACL", "SETUSER", "default", "resetkeys", "~celery-task-meta-[^r]*")
+    else:
+        # A text that the database takes only when it is cleaned.
+        once(scene, [f"spoken-{scene.names}.{n}" for n in range(10)], "spoken", "failed: ValueError")
+    # No key of them may be written; or they are longer than the database's column.
+    once(scene, [f"refused-{scene.names}.{n}{'x' * 150}" for n in range(10)], "work", "backend: ")
     meanwhile(scene, 0.5, 1)
     return now()
 
 
+def once(scene: Scene, ids: list[str], kind: str, reason: str) -> None:
+    """Tasks that may run once, and are dead letters then."""
+    scene.promise.doomed |= dict.fromkeys(ids, reason)
+    scene.promise.once |= set(ids)
+    scene.enqueue_as(ids, kind, f"ours:{kind}-once")
+
+
 def lose_results(scene: Scene) -> int:
     """The result backend is away: it hangs, or is gone. What ran meanwhile runs again when it is back."""
+    assert isinstance(scene.results, RedisServer)
     if scene.random.random() < 0.5:
         with scene.results.hanging():
             meanwhile(scene, 1, 3)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from postgres import programs
+
 from . import faults_of_processes as of_processes
 from . import faults_of_servers as of_servers
 from . import faults_of_tasks as of_tasks
@@ -68,6 +70,14 @@ def no_cgroups() -> str:
     return "" if of_processes.has_cgroups() else "needs root and the memory cgroup of Linux, version 1"
 
 
+def no_postgres() -> str:
+    try:
+        programs()
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 def no_faketime() -> str:
     return "" if FAKETIME else "needs Debian's package faketime"
 
@@ -80,7 +90,7 @@ CLOCKS = Setting(clocks=True)
 # What is given back runs some hundred times.
 FAIR = Setting(fair=True, max_deliveries=1_000_000)
 BY_HAND = Setting(fair=True, role="hand", max_deliveries=1_000_000)
-RESULTS = Setting(fair=True, results=True)
+IN_REDIS, IN_POSTGRES = Setting(fair=True, results="redis"), Setting(fair=True, results="postgres")
 UNBOUNDED = Setting(fair=True, env={"CHAOS_PREFETCH": "0"})
 
 ROWS = [
@@ -114,8 +124,18 @@ ROWS = [
     row("tasks give themselves back", "celery", of_tasks.give_back, 3, AT_ONCE, **on(VALKEY), setting=FAIR),
     row("ids are used again", "rust", of_tasks.use_again, 4, AT_ONCE, **on(REDIS), setting=FAIR),
     row("ids are used again", "celery", of_tasks.use_again, 4, AT_ONCE, **on(OLD), setting=FAIR),
-    row("the result backend refuses", "celery", of_tasks.refuse, 4, AT_ONCE, **on(REDIS), setting=RESULTS),
-    row("the result backend is away", "celery", of_tasks.lose_results, 4, OUTAGE, **on(REDIS), setting=RESULTS),
+    row("the result backend refuses (Redis)", "celery", of_tasks.refuse, 4, AT_ONCE, **on(REDIS), setting=IN_REDIS),
+    row(
+        "the result backend refuses (PostgreSQL)",
+        "celery",
+        of_tasks.refuse,
+        4,
+        AT_ONCE,
+        **on(VALKEY),
+        setting=IN_POSTGRES,
+        missing=no_postgres,
+    ),
+    row("the result backend is away", "celery", of_tasks.lose_results, 4, OUTAGE, **on(REDIS), setting=IN_REDIS),
     row("prefetch without a bound", "celery", of_tasks.flood, 2, AT_ONCE, **on(REDIS), setting=UNBOUNDED),
     row("tickets are purged", "celery", of_servers.purge_tickets, 10, AT_ONCE, **on(REDIS)),
     row("tickets are revoked", "celery", of_servers.revoke_tickets, 8, AT_ONCE, **on(REDIS)),

@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisClusterException, RedisError
 
+from postgres import Postgres
 from servers import RedisServer, wait_for
 from vtrr_queue import client as runner
 from vtrr_queue._core import Queue
@@ -40,8 +41,8 @@ class Setting:
     partitions: int = 6
     # What workers do: `work`, or `hand` for Rust, a user's own loop around the core.
     role: str = "work"
-    # Whether Celery stores states, in a server of their own.
-    results: bool = False
+    # Where Celery stores states, if anywhere: `redis` or `postgres`, a server of their own.
+    results: str = ""
     # Whether the order is measured.
     fair: bool = False
     # Whether the processes' clocks are set by libfaketime.
@@ -103,9 +104,11 @@ class Scene:
             if self.has_celery:
                 (self.folder / "broker").mkdir()
                 self.broker = self.stack.enter_context(RedisServer(self.folder / "broker"))
-            if self.setting.results:
+            if self.setting.results == "redis":
                 (self.folder / "results").mkdir()
-                self.results = self.stack.enter_context(RedisServer(self.folder / "results"))
+                self.results: RedisServer | Postgres = self.stack.enter_context(RedisServer(self.folder / "results"))
+            elif self.setting.results:
+                self.results = self.stack.enter_context(Postgres())
             workers = [self.add_worker() for _ in range(self.setting.workers)]
             self.add_producer()
             for worker in workers:
@@ -150,8 +153,10 @@ class Scene:
         return Process(name, self.folder, words, {**self.environment(), **extra, **env})
 
     def add_worker(self, **env: str) -> Process:
-        results = {"CHAOS_RESULTS": self.results.url()} if self.setting.results else {}
-        worker = self.start(self.setting.role, **results, **env)
+        if self.setting.results:
+            url = self.results.url
+            env["CHAOS_RESULTS"] = url if isinstance(url, str) else url()
+        worker = self.start(self.setting.role, **env)
         self.workers.append(worker)
         return worker
 

@@ -180,7 +180,8 @@ class Bed:
 
 
 class Worker:
-    """`celery worker` in a process group of its own. Its log is at debug level for our package only."""
+    """`celery worker` in a process group of its own. Its log is at debug level for our package only. It consumes the bed's
+    `celery_queue`, or `queues`; where these are "" it is told of none."""
 
     def __init__(
         self,
@@ -196,7 +197,8 @@ class Worker:
     ) -> None:
         number = len(bed.workers) + 1
         self.log_path = bed.folder / f"worker{number}.log"
-        words = [python, "-m", "celery", "-A", module or bed.name, "worker", "-Q", queues or bed.celery_queue]
+        words = [python, "-m", "celery", "-A", module or bed.name, "worker"]
+        words += [] if queues == "" else ["-Q", queues or bed.celery_queue]
         words += ["-P", pool, "-c", str(concurrency), "-l", "info", "-n", f"{bed.name}-{number}@%h", *more]
         folders = [str(bed.folder), *([str(SOURCES)] if PACKAGE == SOURCES else []), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(folders).rstrip(os.pathsep)

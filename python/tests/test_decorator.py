@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -119,6 +120,49 @@ def test_signatures_and_plain_calls_work(bed: Bed, tagging: str) -> None:
     assert app.vtrr.stats().totals["acked"] == 1
 
 
+OVERRIDES = """
+class Narrow(Task):
+    def apply_async(self, args=None, kwargs=None, **options):
+        note("sent", self, options=sorted(set(options) - {"headers"}))
+        return super().apply_async(args, kwargs, **options)
+
+class Bare(Task):
+    def apply_async(self, args=None, kwargs=None, task_id=None):
+        return super().apply_async(args, kwargs, task_id)
+
+@app.task(base=Narrow)
+def plain_narrow(n=0):
+    return n
+
+@vtrr.task(base=Narrow)
+def narrow(self, n=0):
+    if n == 7 and not self.request.retries:
+        raise self.retry(countdown=0)
+    return n
+
+@vtrr.task(base=Bare)
+def bare(self, n=0):
+    return n
+"""
+
+
+def test_a_base_class_may_override_apply_async_as_it_may_in_celery(bed: Bed) -> None:
+    """It is called with what the caller has given, and with nothing by position but args and kwargs: as Celery does."""
+    bed.store.flushall()
+    app: Any = bed.load(TASKS + OVERRIDES)
+    bed.worker("threads", 4, queues=f"{bed.celery_queue},celery")
+    for task in (app.plain_narrow, app.narrow):
+        results = [task.delay(1), task.s(2).apply_async(), task.apply_async((3,), countdown=0)]
+        results.append(task.apply_async([4], task_id=f"{task.name}-4"))
+        assert [result.get(timeout=120) for result in results] == [1, 2, 3, 4]
+    sent = [[event["task"], event["options"]] for event in bed.events("sent")]
+    options: list[list[str]] = [[], [], ["countdown"], ["task_id"]]
+    assert sent == [[task.name, given] for task in (app.plain_narrow, app.narrow) for given in options]
+    assert [app.bare.delay().get(timeout=120), app.bare.apply_async([1], task_id="b").get(timeout=120)] == [0, 1]
+    (result,) = app.narrow.queue("u", [{"args": [7]}])
+    assert result.get(timeout=120) == 7
+
+
 @pytest.fixture
 def vtrr() -> VTRRQueue:
     app = Celery("decorator", broker="memory://", set_as_current=False)
@@ -144,7 +188,7 @@ REFUSED = {
     "expires": "cancel()",
     "priority": "give heavy tasks a weight",
     "queue": "celery_queue",
-    "rate_limit": "hold back tickets",
+    "rate_limit": "holds messages, and would not hold back what is queued",
     "reject_on_worker_lost": "max_deliveries",
     "serializer": "stored as JSON",
     "max_retry": "",
@@ -161,6 +205,34 @@ def test_options_that_make_no_sense_are_refused_with_a_reason(vtrr: VTRRQueue, o
     assert REFUSED[option] in message
     assert "Allowed: autoretry_for, base," in message
     assert vtrr.tasks == {}
+
+
+def test_bind_is_not_a_choice(vtrr: VTRRQueue) -> None:
+    """The first parameter is the task, always: with `bind=False` it would land in the first argument."""
+
+    @vtrr.task(bind=True)
+    def bound(self: Any) -> Any:
+        return self.name
+
+    assert bound() == bound.name
+    for wrong in (False, None, 0):
+        with pytest.raises(InvalidArgumentType, match=f"bind must be True, or left out, not {wrong}: the first parameter is"):
+            vtrr.task(bind=wrong)
+    assert list(vtrr.tasks.values()) == [bound]
+
+
+def test_a_first_parameter_that_looks_like_an_argument_is_warned_of(vtrr: VTRRQueue) -> None:
+    """Where `self` was forgotten, and the arguments fit all the same, it runs with the task as its first argument."""
+    with pytest.warns(UserWarning, match=r"process\(upload_id, …\).*the task itself.*def process\(self, upload_id, …\)") as seen:
+
+        @vtrr.task
+        def process(upload_id: Any, force: bool = False) -> None: ...
+
+    assert [warning.filename for warning in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for fn in (lambda self, x: x, lambda task, x: x, lambda _, x: x, lambda *args: args, lambda celery_task: 1):
+            vtrr.task(fn)
 
 
 def test_a_base_class_by_name_or_of_ours(vtrr: VTRRQueue) -> None:

@@ -89,9 +89,11 @@ def test_other_options_are_a_type_error_at_decoration(queue: VTRRQueue, option: 
 
 
 def test_it_is_always_bound(queue: VTRRQueue) -> None:
-    @queue.task(bind=False)
+    @queue.task(bind=True)
     def work(self: Any, number: int) -> Any:
         return self, number
 
     task, number = work(3)
     assert (task.name, number) == (work.name, 3)
+    with pytest.raises(TypeError, match="bind must be True"):
+        queue.task(bind=False)(lambda self: None)

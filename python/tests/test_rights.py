@@ -13,7 +13,7 @@ from celery import Celery
 
 from bed import HEADER, Bed, ends
 from servers import ROOT, RedisServer, programs, wait_for
-from vtrr_queue import VTRRQueue
+from vtrr_queue import VTRRQueue, tickets
 
 NAME = "files"
 LINES = re.findall(r"^ACL SETUSER .*$", (ROOT / "docs/production.md").read_text(), re.MULTILINE)
@@ -75,7 +75,8 @@ def queue_of(server: RedisServer, role: str, name: str = NAME) -> Any:
     return VTRRQueue(redis.Redis.from_url(url(server, role)), app, name=name)
 
 
-def test_each_role_does_its_work(server: RedisServer, tmp_path: Path) -> None:
+def test_each_role_does_its_work(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "UNTAKEN_SECONDS", 0.0)  # a producer looks at once whether a worker consumes
     with Bed(server, tmp_path, NAME) as bed:
         bed.broker, bed.backend = (server.url(db).replace("//", "//celery:PASSWORD@") for db in (0, 1))
         bed.celery_queue = "vtrr_queue"

@@ -5,12 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery.utils.nodenames import node_format
 
 from .errors import InvalidArgument, InvalidArgumentType
+
+# How people name the parameter that the task itself goes to.
+SELF = {"self", "this", "task", "celery_task", "bound_task", "cls", "t"}
+
+
+def check_bind(value: Any) -> None:
+    if value is not True:
+        raise InvalidArgumentType(
+            f"bind must be True, or left out, not {value!r}: the first parameter is the task itself, always: def work(self, …)"
+        )
 
 
 def check_function(fn: Any) -> None:
@@ -20,8 +31,16 @@ def check_function(fn: Any) -> None:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
         return
-    if not any(it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD, it.VAR_POSITIONAL) for it in parameters):
+    first = next((it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD, it.VAR_POSITIONAL)), None)
+    if first is None:
         raise InvalidArgumentType(f"{fn.__name__}() must take the task itself as its first parameter: def {fn.__name__}(self, …)")
+    if first.kind is not first.VAR_POSITIONAL and first.name not in SELF and not first.name.startswith("_"):
+        name = getattr(fn, "__name__", "work")
+        warnings.warn(
+            f"@vtrr.task: {name}({first.name}, …) gets the task itself as {first.name!r}; if that is meant, name it self, else "
+            f"add it: def {name}(self, {first.name}, …)",
+            stacklevel=4,
+        )
 
 
 def takes_id(fn: Callable[..., Any]) -> bool:

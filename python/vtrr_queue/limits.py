@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import WorkerShutdown, WorkerTerminate
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+
+# The attributes of a task; remote control gives them to the task of the main process, and to that alone.
+NAMES = ("time_limit", "soft_time_limit")
 
 # The worker's own, noted by its main process before it forks: no task shows them.
 _worker: dict[str, Any] = {}
@@ -41,6 +49,35 @@ def of_task(task: Any) -> bool:
         conf = task.app.conf
         limits = task.app.vtrr_limits = bool(conf.task_time_limit or conf.task_soft_time_limit)
     return limits
+
+
+@contextmanager
+def aside(task: Any) -> Iterator[None]:
+    """Meanwhile the task seems to have no limits. Celery looks once, when it begins to consume; ours are looked at when a
+    message goes to the pool, so that `control.time_limit` has an effect."""
+    own = {name: task.__dict__[name] for name in NAMES if name in task.__dict__}
+    task.__dict__.update(dict.fromkeys(NAMES))
+    try:
+        yield
+    finally:
+        for name in NAMES:
+            del task.__dict__[name]
+        task.__dict__.update(own)
+
+
+def changed(vtrr: VTRRQueue) -> dict[str, tuple[Any, Any]]:
+    """The limits, hard and soft, that remote control has given to tasks of a queue."""
+    own = vtrr.celery_app.tasks
+    tasks = [(name, own[name]) for name in list(vtrr.tasks) if name in own]
+    return {name: (task.time_limit, task.soft_time_limit) for name, task in tasks if not task.__dict__.keys().isdisjoint(NAMES)}
+
+
+def learn(app: Any, limits: dict[str, tuple[Any, Any]]) -> None:
+    """Takes on what ``changed`` has answered in the worker's main process."""
+    for name, (hard, soft) in limits.items():
+        task = app.tasks.get(name)
+        if task is not None and (task.time_limit, task.soft_time_limit) != (hard, soft):
+            task.time_limit, task.soft_time_limit = hard, soft
 
 
 def same(one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from . import client as redis_runner
 from ._core import Prepared, Queue
 from .body import look, tail
 from .checks import (
+    check_bind,
     check_bound,
     check_choice,
     check_flag,
@@ -60,7 +61,7 @@ _REFUSED = {
     "expires": "cancel() takes tasks out",
     "priority": "the order is fair; give heavy tasks a weight",
     "queue": "give VTRRQueue a celery_queue",
-    "rate_limit": "it would hold back tickets, not tasks",
+    "rate_limit": "Celery's holds messages, and would not hold back what is queued",
     "reject_on_worker_lost": "leases do what it is for, see max_deliveries",
     "serializer": "tasks are stored as JSON",
 }
@@ -200,7 +201,7 @@ class VTRRQueue:
                 f"@vtrr.task does not support option(s): {', '.join(unknown)}{why}. "
                 f"Allowed: {', '.join(sorted(_OPTIONS))}; also {', '.join(sorted(_MORE - {'bind'}))}"
             )
-        options.pop("bind", None)
+        check_bind(options.pop("bind", True))
         base = weave(options.pop("base", None) or self.celery_app.Task)
 
         def decorate(fn: Callable[..., Any]) -> Any:

@@ -12,7 +12,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.state import task_ready
 
-from . import keeper, tickets
+from . import keeper, limits, strategy, tickets
 from .messages import kind_of
 from .run import in_words, storable
 
@@ -34,6 +34,9 @@ class TicketRequest:
         _request_dict: dict[str, Any]
         acknowledge: Any
 
+    # Hard and soft, of the message.
+    _times: tuple[float | None, float | None] = (None, None)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         request = self._request_dict
@@ -44,6 +47,26 @@ class TicketRequest:
             self.vtrr_owner = request[tickets.OWNER] = f"{keeper.nonce()}/{next(_numbers)}"
             request[tickets.MARK] = self.vtrr_kind
             keeper.register(self)
+            strategy.received(self)
+
+    @property
+    def time_limits(self) -> tuple[float | None, float | None]:
+        """As they are when the pool gets the message."""
+        hard, soft = self._times
+        return hard or self.task.time_limit, soft or self.task.soft_time_limit
+
+    @time_limits.setter
+    def time_limits(self, times: tuple[float | None, float | None]) -> None:
+        self._times = times
+
+    @property
+    def request_dict(self) -> dict[str, Any]:
+        """What the pool gets. Its processes do not hear of limits that are changed by remote control, and a ticket must know
+        which tasks are under one."""
+        request: dict[str, Any] = super().request_dict  # type: ignore[misc]
+        if (self._is_ticket or self._is_bound) and (changed := limits.changed(self.vtrr)):
+            request[tickets.LIMITS] = changed
+        return request
 
     @property
     def _is_ticket(self) -> bool:
@@ -60,6 +83,7 @@ class TicketRequest:
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        strategy.begun(self)
         if self._is_ticket or self._is_bound:
             # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
             self.acknowledge()

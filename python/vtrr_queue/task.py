@@ -20,6 +20,9 @@ R = TypeVar("R")
 
 __all__ = ["VTRRTask"]
 
+# The mark of a plain message.
+CALL = {tickets.MARK: tickets.CALL}
+
 
 class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
     """A Celery task with ``.queue()``.
@@ -78,15 +81,26 @@ class VTRRTask(Task, Generic[P, R]):  # type: ignore[misc]
             if retry is not None and options.get("retries") == (request.retries or 0) + 1:
                 # However a task retries itself, it ends here.
                 return retry(self, args, kwargs, task_id, options)
-        # Without a mark, a message without arguments may be a ticket of 0.1.0.
-        options["headers"] = {**(options.get("headers") or {}), tickets.MARK: tickets.CALL}
-        return super().apply_async(args, kwargs, task_id, *more, **options)
+        if options.get("headers"):
+            options["headers"] = {**options["headers"], **CALL}
+        # What the caller gave, as Celery itself passes it on: the user's base class may take no more than that.
+        if more:
+            return super().apply_async(args, kwargs, task_id, *more, **options)
+        if task_id is not None:
+            options["task_id"] = task_id
+        return super().apply_async(args, kwargs, **options)
+
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        from . import strategy
+
+        return strategy.start(self, super().start_strategy, app, consumer, **options)
 
     def _get_exec_options(self) -> dict[str, Any]:
-        # Celery reads a task's attribute `queue` as the name of a Celery queue; ours is a method.
+        # Celery reads a task's attribute `queue` as the name of a Celery queue; ours is a method. Without a mark, a
+        # message without arguments may be a ticket of 0.1.0.
         if self._exec_options is None:
             self._exec_options = {**super()._get_exec_options(), "queue": None}
-        return self._exec_options
+        return {**self._exec_options, "headers": dict(CALL)}
 
     # Celery gives every task its tracer. Ours stands around it, so that a ticket's own run is seen by no hook, signal
     # or result, and tasks of the queue run through Celery's own, as themselves.

@@ -43,6 +43,8 @@ class Ticket:
         self.owner: str = request.get(tickets.OWNER) or Queue.fresh()
         self.result: Any = DONE
         self.hand = Hand(self.vtrr)
+        if tickets.LIMITS in request:
+            limits.learn(task.app, request[tickets.LIMITS])
         # Whether Celery limits the time of every message, or of this one.
         self.limited = limits.of_worker() or limits.of_task(self.task)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery.app.routes import Router
@@ -15,6 +16,7 @@ from . import forks
 from .errors import VtrrError
 
 if TYPE_CHECKING:
+    from .queue import VTRRQueue
     from .task import VTRRTask
 
 logger = logging.getLogger(__name__)
@@ -26,11 +28,15 @@ TICKET, CALL, BOUND = "ticket", "call", "bound"
 TOKEN = "vtrr_token"
 # Who holds the leases of a message: put there by the worker's main process.
 OWNER = "vtrr_owner"
+# Limits of tasks that remote control has changed there.
+LIMITS = "vtrr_limits"
 
 # How long a producer waits for tickets to be sent.
 PUBLISH_SECONDS = 5.0
 # How long a broker may take for one answer. Longer, so that of the calls in this time only the first one waits.
 ANSWER_SECONDS = 15.0
+# How often a producer looks whether any worker consumes.
+UNTAKEN_SECONDS = 30.0
 # What bounds that, by the kombu transport's `driver_name`; without, a broker that hangs holds its caller for ever.
 TIMEOUTS = {"redis": ("socket_timeout", "socket_connect_timeout"), "py-amqp": ("read_timeout", "write_timeout")}
 
@@ -141,13 +147,39 @@ class Issuer:
 
     def __init__(self) -> None:
         self._busy: threading.Thread | None = None
+        # When a producer looks again whether any worker consumes, and how often in a row none did.
+        self._next_look: float | None = None
+        self._alone = 0
 
     def issue(self, task: VTRRTask[Any, Any], wanted: int) -> None:
         """For a producer: never fails, and waits for at most ``PUBLISH_SECONDS``."""
+        self.look(task.vtrr)
         try:
             self.top_up(task, wanted, PUBLISH_SECONDS)
         except Exception as error:
             logger.warning("%s: tickets could not be sent, the sweep will: %s", task.vtrr, in_log(error))
+
+    def look(self, vtrr: VTRRQueue) -> None:
+        """Warns, once, where no worker consumes the queue. One that does takes part in the sweep, however busy it is, and a key
+        that expires tells of that."""
+        now = time.monotonic()
+        if self._next_look is None:
+            self._next_look = now + UNTAKEN_SECONDS
+        # Workers of 0.1.0 do not sweep.
+        if now < self._next_look or vtrr.tagging == "all":
+            return
+        self._next_look = now + UNTAKEN_SECONDS
+        try:
+            consumed = vtrr.redis_client.exists(vtrr._core.sweeper_key.encode())
+        except Exception as error:
+            logger.debug("%s: whether a worker consumes is not known: %r", vtrr, error)
+            return
+        self._alone = 0 if consumed else self._alone + 1
+        if self._alone == 2:
+            logger.warning(
+                "%s: no worker takes its tasks, none consumes the Celery queue %r; start one with: celery -A … worker -Q %s",
+                vtrr, vtrr.celery_queue, vtrr.celery_queue,
+            )  # fmt: skip
 
     def top_up(self, task: VTRRTask[Any, Any], wanted: int, seconds: float) -> int:
         """As the function; raises what it raises, and ``TimeoutError`` where that takes longer. Nor does it begin anew

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -27,6 +28,8 @@ WAKE_SECONDS = 0.1
 DUE_SECONDS = 0.05
 # While tickets are taken, new ones are sent so often.
 RAMP_SECONDS = 0.2
+# That is while something moves, and for so long after; then all processes seem to be busy.
+STILL_SECONDS = 1.0
 MAINTAIN_SECONDS = 1.0
 # Where one call does not see all keys, the sweep's round is spread over so many calls per interval, or over several.
 SWEEPS_PER_INTERVAL = 8
@@ -60,6 +63,21 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         for sweeper in self.sweepers:
             sweeper.start()
             self.report(sweeper)
+        self.tell({sweeper.vtrr.name: sweeper.vtrr for sweeper in self.sweepers}.values())
+
+    def tell(self, queues: Iterable[VTRRQueue]) -> None:
+        """Says whose tasks the worker takes. That it takes none of any is seldom meant, but does happen."""
+        consumed = self.worker.app.amqp.queues.consume_from
+        taken = [vtrr for vtrr in queues if vtrr.celery_queue in consumed]
+        left = [vtrr for vtrr in queues if vtrr.celery_queue not in consumed]
+        if taken:
+            logger.info("this worker takes tasks of %s", ", ".join(f"{vtrr!r} (from {vtrr.celery_queue})" for vtrr in taken))
+        if left:
+            logger.log(
+                logging.INFO if taken else logging.WARNING,
+                "this worker takes no tasks of %s, whose celery_queue it does not consume; to do so it needs: -Q %s",
+                ", ".join(map(repr, left)), ",".join([*(vtrr.celery_queue for vtrr in left), *consumed]),
+            )  # fmt: skip
 
     def report(self, sweeper: Sweeper) -> None:
         """Tells by the queue's health file whether the worker is live, if it consumes the queue."""
@@ -92,6 +110,11 @@ class Sweeper(threading.Thread):
         # When the next turn is.
         self.due = 0.0
         self.teller = Teller(vtrr)
+        # What the queue had counted when it last moved, and when that was.
+        self.totals: dict[str, int] = {}
+        self.moved = 0.0
+        # Tasks whose rate limits were warned of.
+        self.rated: set[str] = set()
 
     def run(self) -> None:
         while not self.stopped.wait(0.2):
@@ -121,6 +144,19 @@ class Sweeper(threading.Thread):
         if policy.startswith("allkeys"):
             logger.warning("%s: maxmemory-policy %s may delete tasks; set it to noeviction", self.vtrr, policy)
 
+    def warn_of_rates(self) -> None:
+        """Rate limits, of annotations or by remote control, hold messages: that is not what a user of ours means by them."""
+        if self.worker.disable_rate_limits:
+            return
+        for name, task in list(self.vtrr.tasks.items()):
+            if task.rate_limit and name not in self.rated:
+                self.rated.add(name)
+                logger.warning(
+                    "%s: the rate limit %s of %s holds its plain calls only, and nothing that comes by .queue(); "
+                    "to limit that, give such tasks a VTRRQueue of their own and a worker with few processes",
+                    self.vtrr, task.rate_limit, name,
+                )  # fmt: skip
+
     def consumes(self) -> bool:
         consumer = getattr(getattr(self.worker, "consumer", None), "task_consumer", None)
         try:
@@ -136,6 +172,7 @@ class Sweeper(threading.Thread):
             logger.warning("%s: the sweep could not %s, it will try again: %s", self.vtrr, what.__name__, why)
 
     def turn(self) -> None:
+        self.warn_of_rates()
         stats = None
         try:
             self.leading = self.sweep()
@@ -169,6 +206,8 @@ class Sweeper(threading.Thread):
         stats: dict[str, Any] = self.run_command(self.vtrr._core.stats())
         if stats["next_due"] is not None:
             self.due = min(self.due, time.monotonic() + max(stats["next_due"], DUE_SECONDS))
+        if stats["totals"] != self.totals:
+            self.totals, self.moved = stats["totals"], time.monotonic()
         queued = stats["queued"]
         if not queued:
             return stats
@@ -177,7 +216,8 @@ class Sweeper(threading.Thread):
         task = task or next(iter(self.vtrr.tasks.values()), None)
         if task is not None:
             try:
-                if self.vtrr._issuer.top_up(task, queued, min(PUBLISH_SECONDS, self.vtrr.sweep_interval)):
+                sent = self.vtrr._issuer.top_up(task, queued, min(PUBLISH_SECONDS, self.vtrr.sweep_interval))
+                if sent and time.monotonic() - self.moved < STILL_SECONDS:
                     # Workers that were free have them by then, and others may be.
                     self.due = min(self.due, time.monotonic() + RAMP_SECONDS)
             except Exception as error:

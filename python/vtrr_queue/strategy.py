@@ -1,0 +1,76 @@
+"""What the worker's main process does with a message of ours before the pool gets it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from celery.worker.state import active_requests
+
+from . import limits, tickets
+from .messages import kind_of
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+    from .requests import TicketRequest
+    from .task import VTRRTask
+
+logger = logging.getLogger(__name__)
+
+# So many messages may wait for each process of a worker: what Celery fetches ahead, if not told otherwise.
+AHEAD = 4
+
+# What was received and has not begun. Whatever becomes of a message, it leaves by itself.
+_waiting: defaultdict[VTRRQueue, WeakSet[TicketRequest]] = defaultdict(WeakSet)
+
+
+def received(request: TicketRequest) -> None:
+    _waiting[request.vtrr].add(request)
+
+
+def begun(request: TicketRequest) -> None:
+    _waiting[request.vtrr].discard(request)
+
+
+def has_enough(vtrr: VTRRQueue, consumer: Any) -> bool:
+    """Whether one more ticket would be of no use here: all processes are busy, and enough tickets wait for them. Without a
+    bound, a worker that prefetches without one would take all that are sent, and others would be sent in their place."""
+    processes = consumer.pool.num_processes or 1
+    enough = max(vtrr.max_concurrency, AHEAD * processes)
+    return len(_waiting[vtrr]) >= enough and len(active_requests) >= processes
+
+
+def start(task: VTRRTask[Any, Any], make: Callable[..., Any], app: Any, consumer: Any, **options: Any) -> Any:
+    """Celery's strategy for messages of this task, made twice: a rate limit of the task holds its calls alone. A ticket has
+    the name of some task and takes whatever is next; held back, it would hold back others. What is too many is thrown away."""
+    limited = consumer.disable_rate_limits
+    with limits.aside(task):
+        call = make(app, consumer, **options)
+        try:
+            consumer.disable_rate_limits = True
+            ours = make(app, consumer, **options)
+        finally:
+            consumer.disable_rate_limits = limited
+
+    def handle(message: Any, body: Any, ack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        what = kind(task, message)
+        if what == tickets.TICKET and has_enough(task.vtrr, consumer):
+            return ack(logger, consumer.connection_errors)
+        chosen = ours if what in (tickets.TICKET, tickets.BOUND) else call
+        return chosen(message, body, ack, *args, **kwargs)
+
+    return handle
+
+
+def kind(task: VTRRTask[Any, Any], message: Any) -> str:
+    """What a message is; one that cannot be read is left to Celery, as a call."""
+    try:
+        body = message.payload
+        if isinstance(body, dict):
+            return kind_of(task, body, body.get("args"), body.get("kwargs"))
+        return kind_of(task, message.headers, body[0], body[1])
+    except Exception:
+        return tickets.CALL

@@ -8,7 +8,7 @@ import pytest
 
 from bed import Bed, ends, letter_of, starts
 from postgres import Postgres
-from servers import wait_for
+from servers import RedisServer, wait_for
 
 TASKS = """
 from celery.exceptions import Reject
@@ -123,3 +123,30 @@ def test_who_waits_for_the_backend_for_too_long_is_a_dead_letter_and_told_of_whe
     assert "after 5 s of waiting" in letter.error
     postgres.start()
     wait_for(lambda: state(postgres, "t") == "FAILURE")
+
+
+BACK = """
+from celery.signals import task_internal_error
+
+@task_internal_error.connect
+def wait(**_):
+    # The backend was away for the task's own state, and is back when Celery makes a failure of that.
+    if store.incr("away:" + NAME) == 1:
+        gates.blpop("gate:" + NAME, timeout=600)
+"""
+
+
+def test_a_backend_that_is_back_before_celery_has_made_a_failure_of_its_absence_gets_the_tasks_own_state(
+    bed: Bed, server: RedisServer
+) -> None:
+    bed.backend = server.url()
+    policy = {"retry_policy": {"max_retries": 1, "interval_start": 0.1}}
+    app = bed.load(TASKS + BACK, sweep_interval=1, conf={"result_backend_transport_options": policy})
+    bed.worker(concurrency=1)
+    server.stop()
+    (result,) = app.good.queue("u", [{"id": "t"}])
+    wait_for(lambda: bed.store.exists(f"away:{bed.name}"))
+    server.start()
+    bed.store.rpush(f"gate:{bed.name}", 1)
+    bed.drained()
+    assert (result.get(timeout=120), app.vtrr.stats().dead) == ("fine", 0)

@@ -15,6 +15,7 @@ use crate::reply::IntoReply;
 trait Any: Send + Sync {
     fn call(&self) -> Call;
     fn decode(&mut self, py: Python<'_>, answer: Value) -> PyResult<Option<Py<PyAny>>>;
+    fn known_for(&self) -> Option<f64>;
     fn repeated(&mut self);
     fn unfinished(&self) -> Option<(String, usize)>;
 }
@@ -36,6 +37,10 @@ where
             Ok(Step::Again) => Ok(None),
             Err(error) => Err(from_core(py, &error)),
         }
+    }
+
+    fn known_for(&self) -> Option<f64> {
+        self.0.known_for().map(|known| known.as_secs_f64())
     }
 
     fn repeated(&mut self) {
@@ -101,6 +106,12 @@ impl Command {
     fn decode(&mut self, py: Python<'_>, answer: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let answer = value(answer, MAX_DEPTH)?;
         Ok(self.inner.decode(py, answer)?.unwrap_or_else(|| py.NotImplemented()))
+    }
+
+    /// How many seconds the server knows the words again once they have arrived; `None`: always.
+    #[getter]
+    fn known_for(&self) -> Option<f64> {
+        self.inner.known_for()
     }
 
     /// Says that the words are sent again because an answer was lost.

@@ -28,7 +28,13 @@ pub(crate) fn from_core(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::Version => "NewerFormat",
         _ => "ProtocolError",
     };
-    raise(py, class, error.to_string())
+    let raised = raise(py, class, error.to_string());
+    if let Some(bound) = error.bound() {
+        let name = if bound == vtrr_queue::Bound::Partition { "max_queued_per_partition" } else { "max_queued" };
+        // Only a class that somebody has put in place of ours could refuse it.
+        let _ = raised.value(py).setattr("bound", name);
+    }
+    raised
 }
 
 /// An argument of a value that is not allowed.

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use vtrr_queue::{Body, Partition, Task, TaskId, Weight};
+use vtrr_queue::{Body, Error, Partition, Task, TaskId, Weight};
 
 use crate::errors::{bad_call, bad_json, bad_type, bad_value, from_core, shown};
 use crate::json::body;
@@ -65,12 +65,7 @@ pub(crate) fn name(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<String>
     };
     match Partition::new(text) {
         Ok(text) => Ok(text.as_str().to_owned()),
-        Err(error) => {
-            // The core names its own argument.
-            let message = error.to_string();
-            let not = message.rsplit_once(", not ").map_or("that", |(_, not)| not);
-            Err(bad_value(py, argument, TEXT, not))
-        }
+        Err(error) => Err(from_core(py, &error.about(argument))),
     }
 }
 
@@ -177,10 +172,7 @@ fn one<'py>(
         let value = if field == "args" { &args } else { &kwargs };
         bad_json(py, &format!("{}[\"{field}\"]", at()), value, error)
     })?;
-    let wrong = |error| {
-        let error = from_core(py, &error);
-        bad_value(py, &at(), "small enough", &error.value(py).to_string())
-    };
+    let wrong = |error: Error| from_core(py, &error.about(at()));
     let mut ready = Task::with_body(Body::from_json(bytes).map_err(wrong)?);
     ready = ready.weight(weighs).map_err(wrong)?;
     if let Some(id) = id {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +39,15 @@ def test_too_large_a_payload_is_refused_before_anything_is_stored(app: Any, bed:
         assert "at most 41" in message
         assert len(message) < 300
     assert [bed.server.client(db).keys() for db in (0, 1, 3)] == [[], [], []]
+
+
+def test_too_large_a_payload_is_refused_in_one_sentence(app: Any) -> None:
+    """The core says "body", which nobody who calls ``.queue()`` has ever written."""
+    for tasks, at in (([{"args": ["x" * 5_000_000]}], 0), ([{}, {"kwargs": {"text": "x" * 5_000_000}}], 1)):
+        with pytest.raises(InvalidArgument) as raised:
+            app.work.queue("u", tasks)
+        sentence = rf"tasks\[{at}\] must be at most 4191104 bytes of JSON, not 50000\d\d bytes"
+        assert re.fullmatch(sentence, str(raised.value))
 
 
 def test_a_call_of_many_large_tasks_is_stored(app: Any, bed: Bed) -> None:

@@ -33,7 +33,8 @@ def run(client: Any, command: Command) -> Any:
     """Runs a command to its end, with as many calls as it takes; answers what ``command.decode`` makes of it.
 
     A client that cannot connect raises its own exceptions, after half a second of trying again; one that does not
-    answer raises as its own ``socket_timeout`` says.
+    answer raises as its own ``socket_timeout`` says. A call of an enqueue that took so long to fail that the next one might
+    come when the server has forgotten it is not tried again.
     """
     while True:
         reply = command.decode(_send(client, command))
@@ -42,7 +43,7 @@ def run(client: Any, command: Command) -> Any:
 
 
 def _send(client: Any, command: Command) -> Any:
-    pauses = iter(_PAUSES)
+    pauses, began = iter(_PAUSES), time.monotonic()
     while True:
         try:
             try:
@@ -52,8 +53,9 @@ def _send(client: Any, command: Command) -> Any:
         except (AuthenticationError, AuthorizationError):
             raise
         except ConnectionError:
-            pause = next(pauses, None)
-            if pause is None:
+            pause, known_for = next(pauses, None), command.known_for
+            # The next attempt may take as long as all until now.
+            if pause is None or (known_for is not None and 2 * (time.monotonic() - began) > known_for):
                 raise
             time.sleep(pause)
             command.repeated()

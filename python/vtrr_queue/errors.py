@@ -39,8 +39,10 @@ class WrongMode(VtrrError):
 
 
 class QueueFull(VtrrError):
-    """The call would have passed ``max_queued`` or ``max_queued_per_partition``; nothing of it was stored. The same call may be
-    made again later."""
+    """The call would have passed ``max_queued`` or ``max_queued_per_partition``, whichever ``bound`` names; nothing of it was
+    stored. The same call may be made again later."""
+
+    bound: str
 
 
 class NewerFormat(VtrrError):
@@ -56,7 +58,8 @@ class Unfinished:
     """How far a ``.queue()`` got that ended in an error of the Redis client, or in an ``IdConflict``: the attribute
     ``unfinished`` of that error.
 
-    Repeated within 60 s with ``request`` and these ids, the call stores the rest and charges nothing twice.
+    Repeated with ``request`` and these ids, within 60 s of when its pieces first came to the server, the call stores the rest
+    and charges nothing twice. Later, tasks are known by their ids as long as they are alive.
     """
 
     request: str

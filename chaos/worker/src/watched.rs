@@ -78,6 +78,10 @@ impl<C: Command> Command for Seen<C> {
         self.command.apply(state)
     }
 
+    fn known_for(&self) -> Option<Duration> {
+        self.command.known_for()
+    }
+
     fn repeated(&mut self) {
         self.command.repeated();
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::{Error, ErrorKind, Result, shown};
+use crate::error::{Bound, Error, ErrorKind, Result, shown};
 
 /// One script call: run `script` with these keys and arguments, as one atomic step.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +54,8 @@ impl Value {
             return Err(match kind.text()?.as_ref() {
                 "mode" => Error::new(ErrorKind::Mode, message),
                 "conflict" => Error::new(ErrorKind::Conflict, message),
-                "full" => Error::new(ErrorKind::Full, message),
+                "full" => Error::full(Bound::Queue, message),
+                "full_partition" => Error::full(Bound::Partition, message),
                 "version" => Error::new(ErrorKind::Version, message),
                 _ => Error::protocol(message),
             });

@@ -26,8 +26,8 @@ pub enum ErrorKind {
     Mode,
     /// A task id is alive in another partition; the whole call was refused.
     Conflict,
-    /// The call would have passed a bound on queued tasks, `max_queued` or `max_queued_per_partition`; all of it was refused.
-    /// Repeat it later, or tell whoever asked to wait.
+    /// The call would have passed a bound on queued tasks, the one that [`Error::bound`] names; all of it was refused. Repeat it
+    /// later, or tell whoever asked to wait.
     Full,
     /// The queue was written by a newer format of this library. Upgrade this client.
     Version,
@@ -40,15 +40,36 @@ pub enum ErrorKind {
 }
 
 /// What went wrong. Opaque; look at [`Error::kind`].
+///
+/// Its text says everything, once: what a client library said is a part of it, and so [`source`](StdError::source) has nothing
+/// to add. For its type see [`Error::origin`].
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    message: String,
+    message: Message,
+    bound: Option<Bound>,
     unfinished: Option<Box<Unfinished>>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    origin: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// How far an enqueue got that ended in an error half way. Repeat the call with this request id and these task ids:
+#[derive(Debug)]
+enum Message {
+    Text(String),
+    /// An argument, what is allowed, and what it was.
+    Argument(Box<[String; 3]>),
+}
+
+/// A bound on queued tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Bound {
+    /// `max_queued`: the queue is full, for every partition.
+    Queue,
+    /// `max_queued_per_partition`: the call's own partition is full; others may have room.
+    Partition,
+}
+
+/// How far an enqueue got that ended in an error half way. [`Enqueue::resume`](crate::Enqueue::resume) takes it, to store the rest:
 /// what is stored already is neither stored nor charged again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,21 +84,34 @@ pub struct Unfinished {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), unfinished: None, source: None }
+        Self { kind, message: Message::Text(message.into()), bound: None, unfinished: None, origin: None }
+    }
+
+    pub(crate) fn full(bound: Bound, message: impl Into<String>) -> Self {
+        Self { bound: Some(bound), ..Self::new(ErrorKind::Full, message) }
     }
 
     /// An argument that is not allowed.
     pub(crate) fn invalid(argument: &str, value: impl fmt::Display, allowed: &str) -> Self {
-        Self::new(ErrorKind::Invalid, format!("{argument} must be {allowed}, not {value}"))
+        let message = Message::Argument(Box::new([argument.to_owned(), allowed.to_owned(), value.to_string()]));
+        Self { message, ..Self::new(ErrorKind::Invalid, "") }
     }
 
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Protocol, message)
     }
 
+    /// What it comes from; the message says all of that.
     #[cfg(feature = "redis")]
-    pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.source = Some(Box::new(source));
+    pub(crate) fn with_origin(mut self, origin: impl StdError + Send + Sync + 'static) -> Self {
+        self.origin = Some(Box::new(origin));
+        self
+    }
+
+    /// Adds half a sentence to the message.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_hint(mut self, hint: &str) -> Self {
+        self.message = Message::Text(format!("{}; {hint}", self.message));
         self
     }
 
@@ -91,6 +125,27 @@ impl Error {
         self.kind
     }
 
+    /// For [`Full`](ErrorKind::Full): which bound it was.
+    pub fn bound(&self) -> Option<Bound> {
+        self.bound
+    }
+
+    /// The error of the client library or the operating system behind this one, for those who look for its type. Its text is
+    /// part of this one's.
+    pub fn origin(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.origin.as_deref()
+    }
+
+    /// The same about an argument that the caller knows by another name: `tasks[0]` where we say `body`. What is no argument's
+    /// fault stays as it is.
+    #[must_use]
+    pub fn about(mut self, argument: impl Into<String>) -> Self {
+        if let Message::Argument(parts) = &mut self.message {
+            parts[0] = argument.into();
+        }
+        self
+    }
+
     /// For an enqueue: what is needed to finish it.
     pub fn unfinished(&self) -> Option<&Unfinished> {
         self.unfinished.as_deref()
@@ -99,7 +154,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        self.message.fmt(f)?;
         if let Some(unfinished) = &self.unfinished {
             write!(f, " (request {}: {} of {} tasks stored)", unfinished.request, unfinished.stored, unfinished.ids.len())?;
         }
@@ -107,8 +162,32 @@ impl fmt::Display for Error {
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Argument(parts) => {
+                let [argument, allowed, value] = &**parts;
+                write!(f, "{argument} must be {allowed}, not {value}")
+            }
+        }
+    }
+}
+
+impl StdError for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, MAX_PAYLOAD_BYTES, TaskId};
+
+    #[test]
+    fn an_argument_goes_by_the_name_that_the_caller_knows() {
+        let error = Body::from_json(format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_PAYLOAD_BYTES))).unwrap_err();
+        assert_eq!(error.to_string(), "body must be at most 4191104 bytes of JSON, not 4194312 bytes");
+        assert_eq!(error.about("tasks[0]").to_string(), "tasks[0] must be at most 4191104 bytes of JSON, not 4194312 bytes");
+        let error = TaskId::new("").unwrap_err().about("ids[3]");
+        assert_eq!(error.to_string(), "ids[3] must be text of 1 to 512 bytes without NUL, not empty");
+        assert_eq!(Error::protocol("unreadable").about("tasks[0]").to_string(), "unreadable");
     }
 }

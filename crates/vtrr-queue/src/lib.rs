@@ -25,7 +25,7 @@ pub mod worker;
 
 pub use call::{Call, Script, Value};
 pub use command::*;
-pub use error::{Error, ErrorKind, Result, Unfinished};
+pub use error::{Bound, Error, ErrorKind, Result, Unfinished};
 pub use keys::{MAX_NAME_BYTES, QueueName};
 pub use memory::Memory;
 pub use queue::Queue;

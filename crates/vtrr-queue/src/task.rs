@@ -113,7 +113,7 @@ impl Body {
             return Err(Error::invalid("body", shown(&object), ALLOWED));
         }
         if object.len() > MAX_PAYLOAD_BYTES - PREFIX_ROOM {
-            let allowed = format!("at most {} bytes", MAX_PAYLOAD_BYTES - PREFIX_ROOM);
+            let allowed = format!("at most {} bytes of JSON", MAX_PAYLOAD_BYTES - PREFIX_ROOM);
             return Err(Error::invalid("body", format_args!("{} bytes", object.len()), &allowed));
         }
         Ok(Self(object))

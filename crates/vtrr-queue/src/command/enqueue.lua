@@ -61,7 +61,7 @@ if fresh > 0 then
   local all, here, more = tonumber(ARGV[9]), tonumber(ARGV[10]), fresh + tonumber(ARGV[11])
   local queued = here and order.queued(head)
   if here and queued + more > here then
-    return {'ERR', 'full', 'partition ' .. json .. ' is full: ' .. whole(queued) .. ' queued and ' .. whole(more)
+    return {'ERR', 'full_partition', 'partition ' .. json .. ' is full: ' .. whole(queued) .. ' queued and ' .. whole(more)
       .. ' to be added are more than max_queued_per_partition, ' .. ARGV[10]}
   end
   queued = all and call('HLEN', key.task) + call('HLEN', key.waiting)

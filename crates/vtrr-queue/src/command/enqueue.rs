@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::{Command, Step, Tagging, Target, script, wrong_mode};
 use crate::call::{Call, Script, Value, arg};
-use crate::error::{Error, ErrorKind, Result, Unfinished};
+use crate::error::{Bound, Error, ErrorKind, Result, Unfinished};
 use crate::keys::{QueueName, text};
 use crate::state::{Head, Place, REQUEST_MS, State};
 use crate::task::{MAX_PAYLOAD_BYTES, MAX_TASKS_PER_CALL, Partition, Payload, Task, TaskId, json_string};
@@ -16,8 +17,8 @@ pub(crate) const SCRIPT: Script = script!("enqueue", "order", "commit", "lease")
 ///
 /// Errors: [`Mode`](ErrorKind::Mode) if the queue is in the other tagging mode than asked for,
 /// [`Conflict`](ErrorKind::Conflict) if an id is live in another partition, [`Full`](ErrorKind::Full) over a bound,
-/// [`Server`](ErrorKind::Server) when memory is full. [`Error::unfinished`] tells how far a longer call got; repeated within
-/// 60 s with the same request id and ids, it stores the rest and charges nothing twice. O(1) per task in mode `head`, O(log tasks) in mode `all`.
+/// [`Server`](ErrorKind::Server) when memory is full. [`Error::unfinished`] tells how far a longer call got, and
+/// [`resume`](Enqueue::resume) stores the rest and charges nothing twice. O(1) per task in mode `head`, O(log tasks) in mode `all`.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until a runner runs it"]
 pub struct Enqueue {
@@ -82,7 +83,30 @@ impl Enqueue {
         self
     }
 
-    /// The request id of an earlier call that failed half way, to finish it; its ids must be given to the tasks again.
+    /// Goes on where an earlier call of the same tasks broke off: with its request id and its tasks' ids, behind the chunks that
+    /// it is known to have stored. Only of the next one is it not known whether it is stored: the server knows for 60 s after it
+    /// came, and the earlier call may have tried on for 50 s; later, its tasks are known by their ids as long as they live.
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for other tasks than those of the earlier call.
+    pub fn resume(mut self, unfinished: &Unfinished) -> Result<Self> {
+        let same =
+            self.tasks.iter().zip(&unfinished.ids).all(|((_, task), id)| task.id.as_ref().is_none_or(|own| own == id));
+        let at = self.chunks.iter().position(|chunk| chunk.start == unfinished.stored);
+        let (true, Some(at)) = (same && self.tasks.len() == unfinished.ids.len(), at) else {
+            let allowed = format!("the {} of the call that broke off", unfinished.ids.len());
+            return Err(Error::invalid("tasks", format_args!("{} others", self.tasks.len()), &allowed));
+        };
+        for ((id, task), known) in self.tasks.iter_mut().zip(&unfinished.ids) {
+            id.clone_from(known);
+            task.id = Some(known.clone());
+        }
+        self.request.clone_from(&unfinished.request);
+        (self.at, self.admitted) = (at, at > 0);
+        Ok(self)
+    }
+
+    /// The request id of an earlier call that failed half way, to make it again from its start; its ids must be given to the tasks
+    /// again. [`resume`](Self::resume) does both, and does not rely on what the server remembers of the first chunks.
     pub fn request(mut self, request: impl Into<String>) -> Result<Self> {
         self.request = text("request", request.into())?;
         Ok(self)
@@ -247,6 +271,10 @@ impl Command for Enqueue {
         Ok(self.advance(duplicates))
     }
 
+    fn known_for(&self) -> Option<Duration> {
+        Some(Duration::from_millis(REQUEST_MS))
+    }
+
     fn interrupted(&self, error: Error) -> Error {
         error.with_unfinished(Unfinished {
             request: self.request.clone(),
@@ -279,16 +307,16 @@ impl State {
     /// Whether so many more tasks of the partition keep the bounds. O(1).
     fn admit(&self, partition: &Partition, more: u64, bounds: Bounds) -> Result<()> {
         let json = || json_string(partition.as_str());
-        let full = |message| Err(Error::new(ErrorKind::Full, message));
+        let full = |bound, message| Err(Error::full(bound, message));
         let queued = self.head.get(partition.as_str()).map_or(0, Head::queued);
         if let Some(most) = bounds.partition.filter(|most| queued + more > *most) {
             let over = format!("{queued} queued and {more} to be added are more than max_queued_per_partition, {most}");
-            return full(format!("partition {} is full: {over}", json()));
+            return full(Bound::Partition, format!("partition {} is full: {over}", json()));
         }
         let queued = self.queued();
         if let Some(most) = bounds.all.filter(|most| queued + more > *most) {
             let over = format!("{queued} queued and {more} to be added to partition {}", json());
-            return full(format!("the queue is full: {over} are more than max_queued, {most}"));
+            return full(Bound::Queue, format!("the queue is full: {over} are more than max_queued, {most}"));
         }
         Ok(())
     }

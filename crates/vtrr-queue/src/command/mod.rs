@@ -83,6 +83,12 @@ pub trait Command: Send {
     /// Does the step that is due on the state in memory.
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>>;
 
+    /// How long a server knows the call that is due again after it has run, by a request id that it remembers; none: always, or
+    /// it does not matter. A repeat must have run before that.
+    fn known_for(&self) -> Option<Duration> {
+        None
+    }
+
     /// Told before a call is sent again because its answer was lost: what it asks for may have been done by the first.
     fn repeated(&mut self) {}
 

@@ -1,7 +1,7 @@
 //! The runner without async.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::{Client, Cmd, ConnectionLike, RedisResult, Value};
 
@@ -17,7 +17,7 @@ use crate::error::{ErrorKind, Result};
 /// [`Blocking::connect`] reconnects and repeats as `Redis` does. [`Blocking::new`] takes any connection there is: of a
 /// client, a Sentinel client or a cluster client, owned or `&mut`. It has no way to replace that one, so it sends each call
 /// once, and bounds no time: set the connection's timeouts. After [`Unavailable`](ErrorKind::Unavailable) the same command
-/// may be run on a new one.
+/// may be run on a new one; an enqueue so that it arrives within 60 s of the first time.
 pub struct Blocking<C> {
     origin: Origin<C>,
     time_limit: Duration,
@@ -39,12 +39,14 @@ enum Origin<C> {
 impl Blocking<::redis::Connection> {
     /// A single server by URL, as [`Redis::connect`](super::Redis::connect) takes it. The first command connects.
     pub fn connect(url: &str) -> Result<Self> {
-        connect::prepare_tls();
         let origin = Origin::Client {
             client: Box::new(Node::parse(url)?.client),
             connection: None,
             // Login and choice of the database may each wait that long.
-            open: |client, time| client.get_connection_with_timeout(time / 2),
+            open: |client, time| {
+                connect::prepare_tls(connect::has_tls(client));
+                client.get_connection_with_timeout(time / 2)
+            },
             bound: |connection, time| {
                 connection.set_read_timeout(Some(time))?;
                 connection.set_write_timeout(Some(time))
@@ -53,7 +55,8 @@ impl Blocking<::redis::Connection> {
         Ok(Self { origin, time_limit: TIME_LIMIT })
     }
 
-    /// How long a call may take, reconnecting and repeating included: 5 s unless set. One attempt gets at most half of it.
+    /// How long a call may take, reconnecting and repeating included: 5 s unless set. One attempt gets at most half of it. An
+    /// enqueue is repeated for at most 50 s, as [`Redis::time_limit`](super::Redis::time_limit) says.
     #[must_use]
     pub fn time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
@@ -85,14 +88,19 @@ impl<C: ConnectionLike> Blocking<C> {
     fn send(&mut self, command: &mut impl Command) -> Result<crate::call::Value> {
         let call = &command.call();
         let by_hash = script::by_hash(call);
-        let mut attempts = Attempts::within(self.time_limit);
+        let mut attempts = Attempts::within(self.time_limit, command.known_for(), Instant::now);
         loop {
+            let began = attempts.now();
             let error = match self.attempt(call, &by_hash, attempts.time()) {
                 Ok(answer) => return script::answer(answer),
                 Err(error) => script::failure(error, false),
             };
             match &mut self.origin {
-                Origin::Client { connection, .. } if error.kind() == ErrorKind::Unavailable => *connection = None,
+                Origin::Client { connection, .. } if error.kind() == ErrorKind::Unavailable => {
+                    if connection.take().is_some() {
+                        attempts.arrived(began);
+                    }
+                }
                 _ => return Err(error),
             }
             std::thread::sleep(attempts.again(error)?);

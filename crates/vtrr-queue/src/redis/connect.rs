@@ -7,7 +7,8 @@ use ::redis::cluster::{ClusterClient, ClusterClientBuilder};
 use ::redis::io::tcp::TcpSettings;
 use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use ::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind as Theirs, IntoConnectionInfo, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as Theirs, IntoConnectionInfo, RedisError,
+    RedisResult,
 };
 
 use super::Connection;
@@ -16,14 +17,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// Where connections come from.
 pub(super) enum Source {
     Server(Client),
-    Sentinel(tokio::sync::Mutex<SentinelClient>),
+    Sentinel {
+        client: tokio::sync::Mutex<SentinelClient>,
+        /// Whether a Sentinel is known to want TLS.
+        tls: bool,
+    },
     Cluster {
         client: ClusterClient,
         /// The nodes it was given.
         seeds: Vec<Client>,
     },
     /// The caller's own.
-    Given(Arc<dyn Connection>),
+    Given {
+        connection: Arc<dyn Connection>,
+        /// Whether it may come back when it was closed.
+        mends: bool,
+    },
 }
 
 impl Source {
@@ -31,31 +40,48 @@ impl Source {
     pub(super) async fn open(&self) -> RedisResult<Arc<dyn Connection>> {
         match self {
             Self::Server(client) => open(client).await,
-            Self::Sentinel(client) => {
-                let master = client.lock().await.async_get_client().await?;
-                open(&master).await
+            Self::Sentinel { client, tls } => open(&master(client, *tls).await?).await,
+            Self::Cluster { client, seeds } => {
+                prepare_tls(seeds.iter().any(has_tls));
+                Ok(Arc::new(client.get_async_connection().await?))
             }
-            Self::Cluster { client, .. } => Ok(Arc::new(client.get_async_connection().await?)),
-            Self::Given(connection) => Ok(Arc::clone(connection)),
+            Self::Given { connection, .. } => Ok(Arc::clone(connection)),
         }
+    }
+
+    /// Whether a connection of it that is closed stays so.
+    pub(super) fn is_lost_for_good(&self) -> bool {
+        matches!(self, Self::Given { mends: false, .. })
     }
 
     /// A connection to subscribe with; the `turn`-th that is tried.
     pub(super) async fn subscriber(&self, turn: usize) -> RedisResult<PubSub> {
-        match self {
-            Self::Server(client) => client.get_async_pubsub().await,
-            Self::Sentinel(client) => {
-                let master = client.lock().await.async_get_client().await?;
-                master.get_async_pubsub().await
-            }
+        let client = match self {
+            Self::Server(client) => client,
+            Self::Sentinel { client, tls } => &master(client, *tls).await?,
             // A cluster passes messages on to all its nodes.
-            Self::Cluster { seeds, .. } => seeds[turn % seeds.len()].get_async_pubsub().await,
-            Self::Given(_) => Err((Theirs::InvalidClientConfig, "a connection of the caller's cannot be doubled").into()),
-        }
+            Self::Cluster { seeds, .. } => &seeds[turn % seeds.len()],
+            Self::Given { .. } => {
+                return Err((Theirs::InvalidClientConfig, "a connection of the caller's cannot be doubled").into());
+            }
+        };
+        prepare_tls(has_tls(client));
+        client.get_async_pubsub().await
     }
 }
 
+/// The master that the Sentinels name.
+async fn master(client: &tokio::sync::Mutex<SentinelClient>, tls: bool) -> RedisResult<Client> {
+    prepare_tls(tls);
+    client.lock().await.async_get_client().await
+}
+
+pub(super) fn has_tls(client: &Client) -> bool {
+    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
+}
+
 async fn open(client: &Client) -> RedisResult<Arc<dyn Connection>> {
+    prepare_tls(has_tls(client));
     // The caller bounds the time of connecting and answering together.
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     Ok(Arc::new(client.get_multiplexed_async_connection_with_config(&config).await?))
@@ -84,6 +110,10 @@ impl Node {
             None => Client::open(info),
         };
         Ok(Self { client: client.map_err(refused)?, authorities })
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        has_tls(&self.client)
     }
 
     pub(super) fn parse_all(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Self>> {
@@ -143,13 +173,16 @@ fn certificates(authorities: Vec<u8>) -> ::redis::TlsCertificates {
     ::redis::TlsCertificates { client_tls: None, root_cert: Some(authorities) }
 }
 
-/// TLS needs a provider of cryptography for the whole process: ours, unless the program has chosen one.
-pub(super) fn prepare_tls() {
+/// To be called before a connection is opened, with whether it is one of TLS: that needs a provider of cryptography for the
+/// whole process, since the redis crate takes no other. Ours, unless the program has chosen one.
+pub(super) fn prepare_tls(tls: bool) {
     #[cfg(feature = "tls")]
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
+    if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
         // Fails only if another thread was faster.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
+    #[cfg(not(feature = "tls"))]
+    let _ = tls;
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// it wakes once: something may have been missed.
 pub(super) fn start(link: &Arc<Link>, channel: String) -> Listener {
     let (woken, listener) = watch::channel(());
-    if matches!(link.source, Source::Given(_)) {
+    if matches!(link.source, Source::Given { .. }) {
         return Listener::new(listener, None);
     }
     let link = Arc::clone(link);

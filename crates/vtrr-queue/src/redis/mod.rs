@@ -14,11 +14,12 @@ mod connect;
 mod listen;
 mod script;
 
+use std::any::TypeId;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::ConnectionLike;
+use ::redis::aio::{ConnectionLike, MultiplexedConnection};
 use ::redis::sentinel::SentinelClient;
 use ::redis::{Client, Cmd, RedisResult};
 
@@ -32,6 +33,10 @@ use crate::queue::Queue;
 use crate::runner::{Listener, Runner};
 
 pub use self::blocking::Blocking;
+
+/// What an error says of a connection that is closed and that nobody opens again.
+const LOST_FOR_GOOD: &str = "a `MultiplexedConnection` given to `from_connection` is never opened again: give a \
+    `ConnectionManager` or, to `connect_with`, the client";
 
 /// Runs commands on Redis or Valkey, asynchronously, in a tokio runtime. Cheap to clone; clones share one connection.
 ///
@@ -50,6 +55,9 @@ impl Redis {
     /// `unix:///path?db=…&user=…&pass=…`. User and password may be percent-encoded. `rediss://…?ssl_ca_certs=/path`
     /// names a file of certificates to trust instead of the system's.
     ///
+    /// TLS goes by rustls' provider of cryptography for the process. If the program has installed none by the time when the
+    /// first `rediss://` connection is opened, that installs `ring`; without TLS nothing is installed.
+    ///
     /// [`Invalid`](ErrorKind::Invalid) if the URL is none of these or its file cannot be read.
     pub fn connect(url: &str) -> Result<Self> {
         Ok(Self::new(Source::Server(Node::parse(url)?.client)))
@@ -64,13 +72,16 @@ impl Redis {
     /// out to be a replica. The master itself is entered without password, in database 0, without TLS; else see
     /// [`sentinel_with`](Redis::sentinel_with).
     pub fn sentinel(urls: impl IntoIterator<Item = impl AsRef<str>>, master_name: &str) -> Result<Self> {
-        Ok(Self::sentinel_with(connect::sentinel(&Node::parse_all(urls)?, master_name)?))
+        let nodes = Node::parse_all(urls)?;
+        let client = tokio::sync::Mutex::new(connect::sentinel(&nodes, master_name)?);
+        Ok(Self::new(Source::Sentinel { client, tls: nodes.iter().any(Node::has_tls) }))
     }
 
     /// The master that a prepared Sentinel client finds: it may bring password, database and TLS for the master
-    /// (`SentinelNodeConnectionInfo`, `SentinelClientBuilder`). It must look for a master.
+    /// (`SentinelNodeConnectionInfo`, `SentinelClientBuilder`). It must look for a master. For Sentinels with TLS install a
+    /// provider of cryptography (`rustls::crypto::CryptoProvider::install_default`): here nobody can see that they need one.
     pub fn sentinel_with(client: SentinelClient) -> Self {
-        Self::new(Source::Sentinel(tokio::sync::Mutex::new(client)))
+        Self::new(Source::Sentinel { client: tokio::sync::Mutex::new(client), tls: false })
     }
 
     /// A Redis Cluster, found through any of `urls`. Only queues whose name keeps their keys in one slot can be used,
@@ -82,13 +93,15 @@ impl Redis {
     }
 
     /// A connection that the caller owns. It is never replaced: a call is repeated on it until the time limit, which helps
-    /// if it mends itself. Listeners on it hear nothing, so workers poll.
+    /// if it mends itself, as `redis::aio::ConnectionManager` and `redis::cluster_async::ClusterConnection` do. A
+    /// `MultiplexedConnection` does not: once it is closed every call fails, and says so; give
+    /// [`connect_with`](Redis::connect_with) its client instead. Listeners on it hear nothing, so workers poll.
     pub fn from_connection<C: ConnectionLike + Clone + Send + Sync + 'static>(connection: C) -> Self {
-        Self::new(Source::Given(Arc::new(connection)))
+        let mends = TypeId::of::<C>() != TypeId::of::<MultiplexedConnection>();
+        Self::new(Source::Given { connection: Arc::new(connection), mends })
     }
 
     fn new(source: Source) -> Self {
-        connect::prepare_tls();
         Self {
             link: Arc::new(Link { source, current: Mutex::default(), opening: tokio::sync::Mutex::default() }),
             time_limit: TIME_LIMIT,
@@ -96,7 +109,8 @@ impl Redis {
     }
 
     /// How long a call may take, reconnecting and repeating included: 5 s unless set. One attempt gets at most half of it.
-    /// A command of several calls may take as long for each.
+    /// A command of several calls may take as long for each. Once a call of an enqueue may have arrived, it is not repeated for
+    /// more than 50 s, however long the limit is: after 60 s the server would take it for another.
     #[must_use]
     pub fn time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
@@ -107,17 +121,24 @@ impl Redis {
     async fn send(&self, command: &mut impl Command) -> Result<Value> {
         let call = &command.call();
         let by_hash = script::by_hash(call);
-        let mut attempts = Attempts::within(self.time_limit);
+        let now = || tokio::time::Instant::now().into_std();
+        let mut attempts = Attempts::within(self.time_limit, command.known_for(), now);
         loop {
-            let (mut used, time) = (None, attempts.time());
+            let (mut used, began, time) = (None, now(), attempts.time());
             let attempt = self.link.attempt(call, &by_hash, &mut used);
             let error = match tokio::time::timeout(time, attempt).await {
                 Ok(Ok(answer)) => return script::answer(answer),
+                Ok(Err(error)) if error.is_connection_dropped() && self.link.source.is_lost_for_good() => {
+                    return Err(script::failure(error, false).with_hint(LOST_FOR_GOOD));
+                }
                 Ok(Err(error)) => script::failure(error, matches!(self.link.source, Source::Cluster { .. })),
                 Err(_) => script::silence(time),
             };
             if error.kind() != ErrorKind::Unavailable {
                 return Err(error);
+            }
+            if used.is_some() {
+                attempts.arrived(began);
             }
             self.link.forget(used.as_ref());
             tokio::time::sleep(attempts.again(error)?).await;

@@ -107,13 +107,13 @@ pub(super) fn failure(error: RedisError, follows: bool) -> Error {
         (ErrorKind::Protocol, _) => format!("the server's answer cannot be read: {text}"),
         _ => text,
     };
-    Error::new(kind, message).with_source(error)
+    Error::new(kind, message).with_origin(error)
 }
 
 /// No answer in time.
 pub(super) fn silence(time: Duration) -> Error {
     let error = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {time:.1?}"));
-    Error::new(ErrorKind::Unavailable, format!("the server is not available: {error}")).with_source(error)
+    Error::new(ErrorKind::Unavailable, format!("the server is not available: {error}")).with_origin(error)
 }
 
 /// The code of a server's error. Redis 6.2 puts one that a script met into the text: `ERR Error running script …: -CODE …`.
@@ -189,7 +189,7 @@ mod tests {
         ] {
             let error = from_wire(&format!("-{text}\r\n")).unwrap_err();
             assert_eq!(error.kind(), kind, "{text}");
-            assert!(error.to_string().contains(text) && error.source().is_some(), "{error}");
+            assert!(error.to_string().contains(text) && error.origin().is_some() && error.source().is_none(), "{error}");
         }
     }
 

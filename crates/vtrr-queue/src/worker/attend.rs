@@ -1,6 +1,6 @@
 //! One delivery from its start to the settlement it ends in. Nothing here talks to the queue.
 
-use std::any::Any;
+use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
@@ -16,15 +16,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::arguments::Arguments;
+use super::failure::{Failure, HandlerError};
 use super::hooks::tell;
 use super::options::{Options, Verdict};
 use super::retry::{Asked, describe};
 use super::stored::{Stored, retried};
-use super::{BoxError, Context, Hooks};
+use super::{Context, Hooks};
 use crate::command::{Cause, Released, Settlement};
 use crate::task::Delivery;
 
-type Running = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 type Start = Box<dyn Fn(Context, &Arguments<'_>) -> serde_json::Result<Running> + Send + Sync>;
 
 /// The longest delay of a retry or release: what the queue takes.
@@ -36,22 +37,29 @@ const LONGEST_UNKNOWN_DELAY: Duration = Duration::from_secs(600);
 pub(super) struct Registered {
     options: Options,
     start: Start,
+    /// What the handler fails with, and its name.
+    pub(super) fails_with: (TypeId, &'static str),
 }
 
 impl Registered {
     /// The one place where the handler's types are known.
-    pub(super) fn new<A, F, Fut, T, E>(options: Options, handler: F) -> Self
+    pub(super) fn new<A, F, Fut, T, E, Kind>(options: Options, handler: F) -> Self
     where
         A: DeserializeOwned,
         F: Fn(Context, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
-        E: Into<BoxError>,
+        E: HandlerError<Kind>,
     {
         let start: Start = Box::new(move |context, arguments| {
             let running = handler(context, arguments.decode()?);
-            Ok(Box::pin(async move { running.await.map(drop).map_err(Into::into) }))
+            Ok(Box::pin(async move { running.await.map(drop).map_err(E::into_failure) }))
         });
-        Self { options, start }
+        Self { options, start, fails_with: (TypeId::of::<E>(), type_name::<E>()) }
+    }
+
+    /// The error type that the options ask about, where the handler never fails with it.
+    pub(super) fn never(&self) -> Option<&'static str> {
+        self.options.own_types().find(|(id, _)| *id != self.fails_with.0).map(|(_, name)| name)
     }
 }
 
@@ -87,7 +95,7 @@ impl std::error::Error for Panicked {}
 
 /// How a handler ended.
 enum Ended {
-    Returned(Result<(), BoxError>),
+    Returned(Result<(), Failure>),
     TimedOut(Duration),
 }
 
@@ -128,7 +136,7 @@ impl Attendant {
                 Ok(Err(error)) => {
                     return self.fail(&context, Cause::Unreadable, format!("arguments do not fit the handler: {error}"));
                 }
-                Err(panic) => Ended::Returned(Err(Panicked::new(&*panic).into())),
+                Err(panic) => Ended::Returned(Err(Failure::of(Panicked::new(&*panic)))),
             };
             self.judge(&registered.options, &context, ended, began)
         };
@@ -136,7 +144,7 @@ impl Attendant {
     }
 
     fn judge(&self, options: &Options, context: &Context, ended: Ended, began: Instant) -> Settlement {
-        let error = match ended {
+        let failure = match ended {
             Ended::Returned(Ok(())) => {
                 tracing::debug!("done");
                 tell(self.hooks.as_deref(), |hooks| hooks.succeeded(context, began.elapsed()));
@@ -145,14 +153,14 @@ impl Attendant {
             Ended::TimedOut(limit) => {
                 return self.fail(context, Cause::Timeout, format!("time limit of {limit:?} exceeded"));
             }
-            Ended::Returned(Err(error)) => error,
+            Ended::Returned(Err(failure)) => failure,
         };
-        let asked = Asked::find(&*error);
+        let asked = Asked::find(failure.error());
         let told = match asked.and_then(|asked| asked.because.as_deref()) {
             Some(because) => describe(because),
-            None => describe(&*error),
+            None => describe(failure.error()),
         };
-        match options.judge(&*error, context.retries(), fastrand::f64()) {
+        match options.judge(&failure, context.retries(), fastrand::f64()) {
             Verdict::Final => self.fail(context, Cause::Failed, told),
             Verdict::UsedUp => {
                 self.fail(context, Cause::Failed, format!("{told} (given up after {} retries)", context.retries()))
@@ -195,7 +203,7 @@ impl Attendant {
 /// Runs a handler within its time limits. A panic becomes an error.
 async fn limited(running: Running, options: &Options, context: &Context) -> Ended {
     let running = AssertUnwindSafe(running).catch_unwind();
-    let running = running.map(|ended| ended.unwrap_or_else(|panic| Err(Panicked::new(&*panic).into())));
+    let running = running.map(|ended| ended.unwrap_or_else(|panic| Err(Failure::of(Panicked::new(&*panic)))));
     let began = Instant::now();
     let softly = async {
         let Some(limit) = options.soft_time_limit else { return running.await };

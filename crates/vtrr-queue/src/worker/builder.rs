@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::attend::{Attendant, Registered};
 use super::health::Pulse;
-use super::{BoxError, Context, Hooks, Options, Settings, Worker};
+use super::{Context, HandlerError, Hooks, Options, Settings, Worker};
 use crate::command::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES};
 use crate::error::{Error, Result};
 use crate::queue::Queue;
@@ -98,24 +98,25 @@ impl<R: Runner> WorkerBuilder<R> {
     /// A handler is an `async fn(Context, Args) -> Result<T, E>`; what it returns is dropped. `Args` takes the arguments as
     /// [`Body::call`](crate::Body::call) lays them out: a tuple or `Vec` the positional ones, a struct or map the named
     /// ones; any other type the only one. A struct also binds positional arguments, to its fields in order; the last
-    /// element of a tuple also takes the named ones. An `E` is anything that converts into a boxed error.
-    pub fn register<A, F, Fut, T, E>(self, task_name: impl Into<String>, handler: F) -> Self
+    /// element of a tuple also takes the named ones. An `E` is any error, `anyhow::Error`, a boxed error, or text: a
+    /// [`HandlerError`].
+    pub fn register<A, F, Fut, T, E, Kind>(self, task_name: impl Into<String>, handler: F) -> Self
     where
         A: DeserializeOwned,
         F: Fn(Context, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = std::result::Result<T, E>> + Send + 'static,
-        E: Into<BoxError>,
+        E: HandlerError<Kind>,
     {
         self.register_with(task_name, Options::default(), handler)
     }
 
     /// Registers the handler of a task, with options.
-    pub fn register_with<A, F, Fut, T, E>(mut self, task_name: impl Into<String>, options: Options, handler: F) -> Self
+    pub fn register_with<A, F, Fut, T, E, Kind>(mut self, task_name: impl Into<String>, options: Options, handler: F) -> Self
     where
         A: DeserializeOwned,
         F: Fn(Context, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = std::result::Result<T, E>> + Send + 'static,
-        E: Into<BoxError>,
+        E: HandlerError<Kind>,
     {
         match self.registry.entry(task_name.into()) {
             Entry::Vacant(free) => {
@@ -128,11 +129,22 @@ impl<R: Runner> WorkerBuilder<R> {
 
     /// The worker.
     ///
-    /// Errors: [`Invalid`](crate::ErrorKind::Invalid) for settings out of range and for a name registered twice.
+    /// Errors: [`Invalid`](crate::ErrorKind::Invalid) for settings out of range, for a name registered twice, and for options that
+    /// ask about an error type that their handler does not fail with.
     pub fn build(self) -> Result<Worker<R>> {
         let Settings { concurrency, lease, max_deliveries, poll, sweep_interval, .. } = self.settings;
         if let Some(name) = self.twice {
             return Err(Error::invalid("task_name", format_args!("{name:?} a second time"), "registered once"));
+        }
+        for (name, registered) in &self.registry {
+            if let Some(never) = registered.never() {
+                let allowed = format!("`{}`, which the handler of {name:?} fails with", registered.fails_with.1);
+                return Err(Error::invalid(
+                    "the type that `autoretry_when` asks about",
+                    format_args!("`{never}`"),
+                    &allowed,
+                ));
+            }
         }
         if concurrency == 0 {
             return Err(Error::invalid("concurrency", concurrency, "at least 1"));

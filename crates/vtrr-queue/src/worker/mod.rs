@@ -45,7 +45,7 @@
 //!
 //! Modules: `builder` makes a worker; `drive` is its loop, the only part that talks to the queue, with `round` (settle and
 //! dequeue), `alone`, `extend`, `eviction` and `stop`; `unsettled` keeps settlements; `attend` runs one delivery (`stored` reads the body,
-//! `arguments` decodes, `options` judges errors); `health` says whether the worker is live, `livez` says so over HTTP.
+//! `arguments` decodes, `failure` keeps what a handler fails with, `options` judges it); `health` says whether the worker is live, `livez` says so over HTTP.
 
 mod alone;
 mod arguments;
@@ -56,6 +56,7 @@ mod context;
 mod drive;
 mod eviction;
 mod extend;
+mod failure;
 mod health;
 mod hooks;
 #[cfg(feature = "health-http")]
@@ -77,6 +78,7 @@ use std::time::Duration;
 pub use attend::Panicked;
 pub use builder::WorkerBuilder;
 pub use context::Context;
+pub use failure::{HandlerError, HasError, IsError, IsText};
 pub use health::Health;
 pub use hooks::Hooks;
 #[cfg(feature = "health-http")]
@@ -88,7 +90,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::queue::Queue;
 use crate::runner::Runner;
 
-/// Any error; what handlers' errors are turned into.
+/// Any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// Runs handlers on the tasks of one queue. Made by [`Worker::builder`].

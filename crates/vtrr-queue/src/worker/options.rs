@@ -1,13 +1,33 @@
 //! Options of a task: retries and time limits, in the terms of 0.1.0 and with Celery's defaults.
 
+use std::any::{Any, TypeId, type_name};
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::failure::Failure;
 use super::retry::{Asked, chain};
 
-type Predicate = Arc<dyn Fn(&(dyn StdError + 'static)) -> bool + Send + Sync>;
+type Picks<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
+
+/// Whether errors are retried.
+#[derive(Clone)]
+enum Predicate {
+    /// By the error itself and its sources.
+    Error(Picks<dyn StdError>),
+    /// By the handler's own type, which has this id and name.
+    Own((TypeId, &'static str), Picks<dyn Any>),
+}
+
+impl Predicate {
+    fn picks(&self, failure: &Failure) -> bool {
+        match self {
+            Self::Error(picks) => picks(failure.error()),
+            Self::Own(_, picks) => picks(failure.own()),
+        }
+    }
+}
 
 /// How a task is retried and limited. The defaults are Celery's: an error is final unless an `autoretry` says otherwise
 /// or the handler returns a [`Retry`](super::Retry).
@@ -16,7 +36,7 @@ type Predicate = Arc<dyn Fn(&(dyn StdError + 'static)) -> bool + Send + Sync>;
 /// |---|---|---|
 /// | `max_retries` | [`max_retries`](Self::max_retries), [`retry_forever`](Self::retry_forever) for `None` | 3 |
 /// | `default_retry_delay` | [`default_retry_delay`](Self::default_retry_delay) | 180 s |
-/// | `autoretry_for` | [`autoretry_for`](Self::autoretry_for), [`autoretry_if`](Self::autoretry_if), [`autoretry_any`](Self::autoretry_any) | no error |
+/// | `autoretry_for` | [`autoretry_for`](Self::autoretry_for), [`autoretry_if`](Self::autoretry_if), [`autoretry_when`](Self::autoretry_when), [`autoretry_any`](Self::autoretry_any) | no error |
 /// | `retry_backoff` | [`retry_backoff`](Self::retry_backoff): `true`, `false`, or the factor as a `Duration` | `false` |
 /// | `retry_backoff_max` | [`retry_backoff_max`](Self::retry_backoff_max) | 600 s |
 /// | `retry_jitter` | [`retry_jitter`](Self::retry_jitter) | `true` |
@@ -98,15 +118,45 @@ impl Options {
         self
     }
 
-    /// Retries errors of this type, also where they are the source of the error. May be called for several types.
+    /// Retries errors of this type, also where they are a source of the error, and inside `anyhow::Error`. May be called for
+    /// several types.
+    ///
+    /// An error in a variant that is `#[error(transparent)]` cannot be seen from outside, only what it has for sources: pick it
+    /// by [`autoretry_when`](Self::autoretry_when), or use `#[error("…")]` with `#[source]` or `#[from]`.
     pub fn autoretry_for<E: StdError + 'static>(self) -> Self {
         self.autoretry_if(|error| chain(error).any(<dyn StdError + 'static>::is::<E>))
     }
 
-    /// Retries errors that this function picks. May be called several times.
+    /// Retries errors that this function picks. It sees the error that the handler returned, before it is boxed: of an
+    /// `anyhow::Error` the one inside. May be called several times.
     pub fn autoretry_if(mut self, picks: impl Fn(&(dyn StdError + 'static)) -> bool + Send + Sync + 'static) -> Self {
-        self.autoretry.push(Arc::new(picks));
+        self.autoretry.push(Predicate::Error(Arc::new(picks)));
         self
+    }
+
+    /// Retries errors that this function picks by the handler's own error type: variants of an enum, what is inside an
+    /// `anyhow::Error`. May be called several times; a handler that fails with another type is refused when the worker is built.
+    ///
+    /// ```
+    /// # use vtrr_queue::worker::Options;
+    /// enum Failed {
+    ///     Network(std::io::Error),
+    ///     Invoice(u64),
+    /// }
+    /// let options = Options::new().autoretry_when(|failed: &Failed| matches!(failed, Failed::Network(_)));
+    /// ```
+    pub fn autoretry_when<E: 'static>(mut self, picks: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        let picks = move |error: &dyn Any| error.downcast_ref().is_some_and(&picks);
+        self.autoretry.push(Predicate::Own((TypeId::of::<E>(), type_name::<E>()), Arc::new(picks)));
+        self
+    }
+
+    /// The error types that `autoretry_when` asks about.
+    pub(super) fn own_types(&self) -> impl Iterator<Item = (TypeId, &'static str)> {
+        self.autoretry.iter().filter_map(|predicate| match predicate {
+            Predicate::Own(own, _) => Some(*own),
+            Predicate::Error(_) => None,
+        })
     }
 
     /// Retries every error, and panics.
@@ -159,10 +209,10 @@ impl Options {
     }
 
     /// What becomes of a task that ended in an error after `retries` retries; `jitter` from 0 to 1.
-    pub(super) fn judge(&self, error: &(dyn StdError + 'static), retries: u32, jitter: f64) -> Verdict {
-        let (delay, most) = match Asked::find(error) {
+    pub(super) fn judge(&self, failure: &Failure, retries: u32, jitter: f64) -> Verdict {
+        let (delay, most) = match Asked::find(failure.error()) {
             Some(asked) => (asked.delay.unwrap_or(self.default_retry_delay), asked.max_retries.or(self.max_retries)),
-            None if self.autoretry.iter().any(|picks| picks(error)) => {
+            None if self.autoretry.iter().any(|predicate| predicate.picks(failure)) => {
                 (self.automatic_delay(retries, jitter), self.retry_max_retries.or(self.max_retries))
             }
             None => return Verdict::Final,
@@ -209,32 +259,32 @@ impl fmt::Debug for Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{BoxError, Retry};
+    use crate::worker::Retry;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn io() -> BoxError {
-        std::io::Error::other("down").into()
+    fn io() -> Failure {
+        Failure::of(std::io::Error::other("down"))
     }
 
     #[test]
     fn errors_are_final_unless_told_otherwise() {
-        assert_eq!(Options::new().judge(&*io(), 0, 0.5), Verdict::Final);
+        assert_eq!(Options::new().judge(&io(), 0, 0.5), Verdict::Final);
         let options = Options::new().autoretry_for::<fmt::Error>();
-        assert_eq!(options.judge(&*io(), 0, 0.5), Verdict::Final);
+        assert_eq!(options.judge(&io(), 0, 0.5), Verdict::Final);
         let options = options.autoretry_for::<std::io::Error>();
-        assert_eq!(options.judge(&*io(), 0, 0.5), Verdict::Retry(180 * SECOND));
-        assert_eq!(options.judge(&*io(), 2, 0.5), Verdict::Retry(180 * SECOND));
-        assert_eq!(options.judge(&*io(), 3, 0.5), Verdict::UsedUp);
+        assert_eq!(options.judge(&io(), 0, 0.5), Verdict::Retry(180 * SECOND));
+        assert_eq!(options.judge(&io(), 2, 0.5), Verdict::Retry(180 * SECOND));
+        assert_eq!(options.judge(&io(), 3, 0.5), Verdict::UsedUp);
         let options = options.retry_countdown(SECOND).retry_max_retries(7).retry_forever();
-        assert_eq!(options.judge(&*io(), 6, 0.5), Verdict::Retry(SECOND));
-        assert_eq!(options.judge(&*io(), 7, 0.5), Verdict::UsedUp);
+        assert_eq!(options.judge(&io(), 6, 0.5), Verdict::Retry(SECOND));
+        assert_eq!(options.judge(&io(), 7, 0.5), Verdict::UsedUp);
     }
 
     #[test]
     fn delays_grow_as_celery_lets_them_grow() {
         let delays = |options: &Options, jitter: f64| {
-            [0, 1, 2, 10, 31, 32, 1_000].map(|retries| match options.judge(&*io(), retries, jitter) {
+            [0, 1, 2, 10, 31, 32, 1_000].map(|retries| match options.judge(&io(), retries, jitter) {
                 Verdict::Retry(delay) => delay.as_secs(),
                 other => unreachable!("{other:?}"),
             })
@@ -249,7 +299,7 @@ mod tests {
     #[test]
     fn a_handler_that_asks_is_heard() {
         let options = Options::new().retry_max_retries(9).default_retry_delay(SECOND);
-        let ask = |retry: Retry, retries| options.judge(&*BoxError::from(retry), retries, 0.5);
+        let ask = |retry: Retry, retries| options.judge(&Failure::of(retry), retries, 0.5);
         assert_eq!(ask(Retry::later(), 0), Verdict::Retry(SECOND));
         assert_eq!(ask(Retry::after(Duration::ZERO), 2), Verdict::Retry(Duration::ZERO));
         assert_eq!(ask(Retry::later(), 3), Verdict::UsedUp);

@@ -89,10 +89,10 @@ pub(super) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<It
     std::iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source())
 }
 
-/// An error and its sources as one line; a source that its error has already told is left out.
+/// An error and its sources as one line; a source that its error has already told is left out, and how a retry was asked for.
 pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
-    for source in chain(error).skip(1) {
+    for source in chain(error).skip(1).filter(|source| !source.is::<Asked>()) {
         let source = source.to_string();
         if !text.ends_with(&source) {
             text = format!("{text}: {source}");
@@ -101,9 +101,13 @@ pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
+/// What the `Retry` in front of it has not told.
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a retry was asked for")
+        match self.delay {
+            Some(delay) => write!(f, "after {delay:?}"),
+            None => f.write_str("after the task's default_retry_delay"),
+        }
     }
 }
 
@@ -115,7 +119,7 @@ impl StdError for Asked {
 
 impl fmt::Display for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.write_str("a retry was asked for")
     }
 }
 

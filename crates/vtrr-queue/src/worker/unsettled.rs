@@ -57,13 +57,15 @@ impl Unsettled {
         self.under_way.iter().map(|pending| pending.settlement.clone()).collect()
     }
 
-    /// The call was answered. What the queue refused to settle is somebody else's now.
+    /// The call was answered. What is lost is somebody else's now; what is gone was settled by the same call, if that was
+    /// sent before and its answer lost.
     pub(super) fn answered(&mut self, answers: &[Settled], summary: &mut Summary) {
         self.most = (2 * self.most + 1).min(MAX_TASKS_PER_CALL);
         for (index, Pending { settlement, repeated }) in self.under_way.drain(..).enumerate() {
             let answer = answers.get(index).copied().unwrap_or(Settled::Gone);
-            if answer != Settled::Done && !repeated {
-                tracing::warn!(task = %settlement.id, ?answer, "the lease was lost before the task was settled: it may run twice");
+            if answer == Settled::Lost || answer == Settled::Gone && !repeated {
+                // A retry or release that was sent twice may have been done, and handed out again since.
+                tracing::warn!(task = %settlement.id, ?answer, repeated, "the lease was lost before the task was settled: it may run twice");
                 summary.lost += 1;
                 continue;
             }
@@ -124,6 +126,35 @@ mod tests {
         }
         assert!(empty >= 1);
         assert_eq!(unsettled.ids().map(TaskId::as_str).collect::<Vec<_>>(), ["37"]);
+    }
+
+    /// Sent, not answered, sent again and answered so.
+    fn sent_twice(outcome: Outcome, answer: Settled) -> Summary {
+        let (mut unsettled, mut summary) = (Unsettled::new(), Summary::default());
+        unsettled.push(Settlement::trusted(TaskId::new("1").unwrap(), Token::new("1-1").unwrap(), outcome));
+        for _ in 0..2 {
+            assert_eq!(unsettled.send().len(), 1);
+            unsettled.unanswered();
+        }
+        assert_eq!(unsettled.send().len(), 1);
+        unsettled.answered(&[answer], &mut summary);
+        assert!(unsettled.is_done());
+        summary
+    }
+
+    #[test]
+    fn a_repeated_settlement_that_is_lost_was_not_done() {
+        for outcome in [
+            Outcome::Ack,
+            Outcome::Fail { cause: crate::command::Cause::Failed, error: "no".into() },
+            Outcome::Retry { delay_ms: 0, body: None },
+        ] {
+            let lost = Summary { lost: 1, ..Summary::default() };
+            assert_eq!(sent_twice(outcome.clone(), Settled::Lost), lost, "{outcome:?}");
+        }
+        let succeeded = Summary { succeeded: 1, ..Summary::default() };
+        assert_eq!(sent_twice(Outcome::Ack, Settled::Gone), succeeded);
+        assert_eq!(sent_twice(Outcome::Ack, Settled::Done), succeeded);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{Cause, Command, Enqueue, Enqueued, ErrorKind, Queue, Released, Result, Settlement, Step, Tagging};
+use vtrr_queue::{Bound, Cause, Command, Enqueue, Enqueued, ErrorKind, Queue, Released, Result, Settlement, Step, Tagging};
 
 use crate::busy::{enqueue, id, task};
 use crate::clocked::{Dump, convert};
@@ -29,6 +29,8 @@ fn refused(pair: &mut Pair, command: Enqueue) -> String {
     let before = keys(pair);
     let error = pair.try_run(command).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let named = if error.to_string().starts_with("the queue is full") { Bound::Queue } else { Bound::Partition };
+    assert_eq!(error.bound(), Some(named), "{error}");
     assert!(keys(pair) == before, "a refused call changed something");
     pair.compare();
     error.to_string()
@@ -82,6 +84,19 @@ fn a_bound_of_the_queue_is_for_all_partitions_together() {
         stored(&mut pair, enqueue(&both, "c", 0..1));
         assert!(refused(&mut pair, enqueue(&both, "d", 0..1)).contains("max_queued,"));
     }
+}
+
+#[test]
+fn an_error_tells_which_bound_it_was() {
+    let mut pair = Pair::new();
+    // The text alone could mislead: the partition is called as the other bound.
+    let queue = bounded(Some(2), None);
+    let error = pair.try_run(enqueue(&queue, "max_queued_per_partition, 2", 0..3)).unwrap_err();
+    assert_eq!((error.kind(), error.bound()), (ErrorKind::Full, Some(Bound::Queue)));
+    let queue = bounded(Some(9), Some(2));
+    let error = pair.try_run(enqueue(&queue, "max_queued, 2", 0..3)).unwrap_err();
+    assert_eq!((error.kind(), error.bound()), (ErrorKind::Full, Some(Bound::Partition)));
+    assert_eq!(queue.max_queued(0).unwrap_err().bound(), None);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod fuzzed;
 mod given_back;
 mod hostile;
 mod lost_replies;
+mod memory;
 mod outages;
 mod pair;
 mod proxy;

@@ -2,6 +2,8 @@
 
 mod conformance;
 mod failures;
+mod given;
+mod said_once;
 mod sentinel;
 mod wake;
 

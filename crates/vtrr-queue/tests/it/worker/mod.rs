@@ -3,6 +3,7 @@
 mod arguments;
 mod bed;
 mod endings;
+mod failures;
 mod health;
 mod leases;
 mod retries;
@@ -45,6 +46,10 @@ on_every_runner! {
         a_panic_is_a_failed_delivery
         a_panic_is_retried_where_errors_are
         hooks_are_told;
+    failures:
+        an_error_is_retried_however_it_comes
+        an_error_is_picked_by_the_handlers_own_type
+        a_retry_is_heard_however_it_comes;
     endings:
         concurrency_is_reached_and_never_exceeded
         a_soft_limit_is_seen_by_the_handler

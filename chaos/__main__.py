@@ -78,6 +78,8 @@ COLUMNS = [
     "lost",
     "stuck",
     "settled twice",
+    "apart",
+    "ahead",
     "worst recovery",
     "promised",
 ]
@@ -98,6 +100,8 @@ def cells(result: Result) -> list[str]:
         lost,
         str(len(findings.stuck)),
         str(len(findings.settled_twice)),
+        str(findings.fair.apart) if findings.fair else "",
+        str(findings.fair.ahead) if findings.fair else "",
         f"{result.worst:.1f} s",
         f"{row.promised:g} s",
     ]
@@ -160,6 +164,8 @@ def report(console: Console, result: Result) -> None:
     findings = result.findings
     if findings.good:
         took = f"{result.seconds:.0f} s; drained in {result.drained:.1f} s, stopped in {result.stopped:.1f} s"
+        if findings.fair:
+            took += f"; {findings.fair}"
         text = f"ok    {result.row.name}: {len(result.recoveries)} faults, {findings.tasks:,} tasks, {took}"
         console.print(text, highlight=False)
         return

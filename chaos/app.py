@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 from celery.signals import worker_ready, worker_shutdown
 
 from vtrr_queue import VTRRQueue
@@ -19,13 +20,19 @@ from .witness import Witness, client
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 ledger = Writer(Path(os.environ["CHAOS_LEDGER"]))
-app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])
+# Where states are stored, if anywhere.
+RESULTS = os.environ.get("CHAOS_RESULTS")
+app = Celery("chaos", broker=os.environ["CHAOS_BROKER"], backend=RESULTS)
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    task_ignore_result=True,
+    task_ignore_result=RESULTS is None,
+    # What a backend that is away makes a task wait for is short.
+    redis_socket_timeout=1,
+    redis_socket_connect_timeout=1,
+    result_backend_transport_options={"retry_policy": {"max_retries": 1, "interval_start": 0.1}},
     worker_proc_alive_timeout=60,
-    worker_prefetch_multiplier=1,
+    worker_prefetch_multiplier=int(os.environ.get("CHAOS_PREFETCH", "1")),
 )
 vtrr = VTRRQueue(
     redis_client=client(os.environ["CHAOS_STORE"], Witness(ledger, FOLDER / "spoil")),
@@ -67,6 +74,21 @@ def flaky(self: Any, ms: int) -> None:
 def bad(self: Any, ms: int) -> None:
     body(self, ms)
     fail(self, ValueError("planned"))
+
+
+@vtrr.task(name="spoken", throws=(ValueError,))
+def spoken(self: Any, ms: int) -> None:
+    body(self, ms)
+    fail(self, ValueError("planned, with a \0 in it"))
+
+
+@vtrr.task(name="restless")
+def restless(self: Any, ms: int) -> None:
+    """Gives itself back for as long as a file is there."""
+    body(self, ms)
+    if (FOLDER / "restless").exists():
+        raise Reject("not now", requeue=True)
+    ledger.note("end", self.request.id)
 
 
 @vtrr.task(name="poison")

@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .ledger import Line
+from .fair import Fairness, measure
+from .ledger import DONE, Line, number_of
 
 # What may stand in the store when no task does.
 LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper"}
 # An outcome after which a task is not delivered again.
 FINAL = {"ack", "fail"}
-DONE = "0"
 
 
 @dataclass
@@ -36,12 +36,16 @@ class Promise:
 
     # Ids that must end as dead letters, and what the reason must say.
     doomed: dict[str, str] = field(default_factory=dict)
+    # Those of which the body may begin once only.
+    once: set[str] = field(default_factory=set)
     # What the reason of any other dead letter says.
     reasons: tuple[str, ...] = ("planned",)
     # Tasks offered before this time may be lost, and settlements: the store forgot (no AOF, an unplanned failover).
     forgets_before: int = 0
     # Whether tokens grow with time: not where the store forgot.
     order: bool = True
+    # Whether the order is measured: where no delivery goes unseen.
+    fair: bool = False
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Findings:
     forgotten: int = 0
     stuck: list[str] = field(default_factory=list)
     settled_twice: list[str] = field(default_factory=list)
+    # The order, where it was measured.
+    fair: Fairness | None = None
     # Everything else that must not be.
     wrong: list[str] = field(default_factory=list)
 
@@ -62,12 +68,18 @@ class Findings:
 
 
 @dataclass
+class _Call:
+    ids: list[str]
+    accepted: bool = False
+
+
+@dataclass
 class _Task:
     partition: str
-    call: str
     number: int
-    accepted: bool = False
-    before: int = 0
+    before: int
+    # How often it was accepted: more than once where its id was used again after its end.
+    lives: int = 0
     taken: list[tuple[int, str, int]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     ended: bool = False
@@ -88,26 +100,31 @@ def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Find
     whole_calls(tasks, calls, left, findings)
     if promise.order:
         in_order(tasks, promise, findings)
+    if promise.fair:
+        findings.fair = measure(lines)
+        findings.wrong += findings.fair.wrong
     if left.acked is not None and left.buried is not None:
-        known = sum(1 for id, task in tasks.items() if task.ended or id in left.dead)
+        known = sum(max(task.lives, 1) for id, task in tasks.items() if task.ended or id in left.dead)
         if left.acked + left.buried > known:
             findings.settled_twice.append(f"{left.acked} done and {left.buried} dead by the store's count, of {known} tasks")
-    findings.tasks = sum(1 for task in tasks.values() if task.accepted)
+    findings.tasks = sum(task.lives for task in tasks.values())
     return findings
 
 
-def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dict[str, _Task], dict[str, list[str]]]:
+def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dict[str, _Task], dict[str, _Call]]:
     tasks: dict[str, _Task] = {}
-    calls: dict[str, list[str]] = {}
+    calls: dict[str, _Call] = {}
     for line in lines:
         if line.what == "offered":
             call, partition, ids = line.more
-            calls[call] = ids.split(",")
-            for id in calls[call]:
-                tasks[id] = _Task(partition, call, len(tasks), before=line.at)
+            calls[call] = _Call(ids.split(","))
+            for id in calls[call].ids:
+                tasks.setdefault(id, _Task(partition, len(tasks), line.at))
         elif line.what == "accepted":
-            for id in calls[line.more[0]]:
-                tasks[id].accepted = True
+            call, *duplicates = line.more
+            calls[call].accepted = True
+            for id in set(calls[call].ids).difference(*(ids.split(",") for ids in duplicates)):
+                tasks[id].lives += 1
         elif line.what in ("took", "start", "end", "settled"):
             id = line.more[0]
             if id not in tasks:
@@ -133,17 +150,17 @@ def note(task: _Task, id: str, line: Line, promise: Promise, findings: Findings)
             findings.settled_twice.append(f"{id} was settled with {token} after {later[-1]} was handed out")
 
 
-def number_of(token: str) -> int:
-    """Tokens end in the number of the delivery, which grows."""
-    return int(token.rpartition("-")[2])
-
-
 def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findings) -> None:
     reason = left.dead.get(id)
     final = [token for (token, outcome), at in task.settled.items() if outcome in FINAL and at >= promise.forgets_before]
-    if len(final) > 1:
+    if len(final) > max(task.lives, 1):
         findings.settled_twice.append(f"{id}: {len(final)} times")
-    retries = len({token for token, outcome in task.settled if outcome == "retry"})
+    elif len(final) < task.lives and task.lives > 1:
+        findings.lost.append(f"{id} of {task.partition}: accepted {task.lives} times, ended {len(final)} times")
+    if id in promise.once and len(task.starts) > 1:
+        findings.wrong.append(f"{id} ran {len(task.starts)} times")
+    # Those that gave themselves back are charged alike.
+    retries = len({token for token, outcome in task.settled if outcome in ("retry", "ran")})
     # By the store's own count: a child that dies may have been handed the task before it could say so.
     findings.redelivered += max(0, max((count for _, _, count in task.taken), default=1) - 1 - retries)
     if id in promise.doomed:
@@ -152,21 +169,21 @@ def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findin
     elif reason is not None:
         if not any(words in reason for words in promise.reasons):
             findings.wrong.append(f"{id} is a dead letter: {reason}")
-    elif not task.ended and (task.accepted or task.starts):
+    elif not task.ended and (task.lives or task.starts):
         if task.before < promise.forgets_before:
             findings.forgotten += 1
         else:
             findings.lost.append(f"{id} of {task.partition}: {len(task.starts)} starts, {len(task.taken)} deliveries")
 
 
-def whole_calls(tasks: dict[str, _Task], calls: dict[str, list[str]], left: Left, findings: Findings) -> None:
+def whole_calls(tasks: dict[str, _Task], calls: dict[str, _Call], left: Left, findings: Findings) -> None:
     """A call that was never answered is stored whole or not at all."""
-    for call, ids in calls.items():
-        if tasks[ids[0]].accepted:
+    for name, call in calls.items():
+        if call.accepted:
             continue
-        seen = [id for id in ids if tasks[id].ended or tasks[id].starts or id in left.dead]
-        if seen and len(seen) < len(ids):
-            findings.wrong.append(f"half of a call was stored: {call}, {len(seen)} of {len(ids)}")
+        seen = [id for id in call.ids if tasks[id].ended or tasks[id].starts or id in left.dead]
+        if seen and len(seen) < len(call.ids):
+            findings.wrong.append(f"half of a call was stored: {name}, {len(seen)} of {len(call.ids)}")
 
 
 def in_order(tasks: dict[str, _Task], promise: Promise, findings: Findings) -> None:

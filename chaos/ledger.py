@@ -6,9 +6,9 @@ One line each: ``WHAT PID NANOSECONDS more…``, by the monotonic clock that all
 what       more                                  written
 =========  ====================================  ==================================================================
 offered    call, partition, ids with commas      by a producer, before it calls enqueue
-accepted   call                                  when a call was answered
+accepted   call, duplicates with commas          when a call was answered; those ids were there already
 refused    call, error                           when a call failed; it is repeated
-took       id, token, deliveries                 by a worker, for each delivery in the server's answer
+took       id, token, deliveries, ns             by a worker, for each delivery in the server's answer; when it was asked for
 start      id, deliveries                        by a body
 end        id                                    by a body that ends well
 failed     id                                    by a body that is about to raise
@@ -46,9 +46,24 @@ class Line:
     more: tuple[str, ...]
 
 
+# The code of a settlement that the store has done.
+DONE = "0"
+
+
+def number_of(token: str) -> int:
+    """Tokens end in the number of the delivery, which grows: in this order the store hands out."""
+    return int(token.rpartition("-")[2])
+
+
 def parse(text: str) -> Line:
     what, pid, at, *more = text.split(" ")
     return Line(what, int(pid), int(at), tuple(more))
+
+
+def lines_of(text: str) -> list[Line]:
+    """A ledger made by hand: words without process and time. A line's number is its time."""
+    words = (line.split(" ") for line in text.strip().splitlines())
+    return [Line(what, 1, at, tuple(more)) for at, (what, *more) in enumerate(words)]
 
 
 def read(folder: Path) -> list[Line]:

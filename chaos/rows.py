@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from postgres import programs
+
 from . import faults_of_processes as of_processes
 from . import faults_of_servers as of_servers
+from . import faults_of_tasks as of_tasks
 from .scene import FAKETIME, LEASE, SWEEP, Scene, Setting
 from .stores import Cluster, Sentinels, Single, Store
 
@@ -67,6 +70,14 @@ def no_cgroups() -> str:
     return "" if of_processes.has_cgroups() else "needs root and the memory cgroup of Linux, version 1"
 
 
+def no_postgres() -> str:
+    try:
+        programs()
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 def no_faketime() -> str:
     return "" if FAKETIME else "needs Debian's package faketime"
 
@@ -76,6 +87,11 @@ WIDE = Setting(concurrency=16)
 LONG = Setting(concurrency=64, max_ms=2000)
 POISON = Setting(max_deliveries=3)
 CLOCKS = Setting(clocks=True)
+# What is given back runs some hundred times.
+FAIR = Setting(fair=True, max_deliveries=1_000_000)
+BY_HAND = Setting(fair=True, role="hand", max_deliveries=1_000_000)
+IN_REDIS, IN_POSTGRES = Setting(fair=True, results="redis"), Setting(fair=True, results="postgres")
+UNBOUNDED = Setting(fair=True, env={"CHAOS_PREFETCH": "0"})
 
 ROWS = [
     row("a pool's child is killed", "celery", of_processes.kill_child, 20, CHILD, **on(REDIS)),
@@ -103,7 +119,24 @@ ROWS = [
     row("clocks jump by up to 10 min", "celery", of_processes.jump, 8, AT_ONCE, **on(REDIS), setting=CLOCKS, missing=no_faketime),
     row("a payload is deleted by hand", "rust", of_servers.remove_payload, 15, AT_ONCE, **on(REDIS)),
     row("a payload is deleted by hand", "celery", of_servers.remove_payload, 10, AT_ONCE, **on(VALKEY)),
-    row("10,000 leases run out at once", "rust", of_servers.expire_many, 1, 10, **on(REDIS), setting=WIDE, again=10_000),
+    row("10,000 leases run out at once", "rust", of_servers.expire_many, 1, 10, **on(REDIS), setting=WIDE, again=10_000 + 32),
+    row("tasks give themselves back", "rust", of_tasks.give_back, 3, AT_ONCE, **on(REDIS), setting=BY_HAND),
+    row("tasks give themselves back", "celery", of_tasks.give_back, 3, AT_ONCE, **on(VALKEY), setting=FAIR),
+    row("ids are used again", "rust", of_tasks.use_again, 4, AT_ONCE, **on(REDIS), setting=FAIR),
+    row("ids are used again", "celery", of_tasks.use_again, 4, AT_ONCE, **on(OLD), setting=FAIR),
+    row("the result backend refuses (Redis)", "celery", of_tasks.refuse, 4, AT_ONCE, **on(REDIS), setting=IN_REDIS),
+    row(
+        "the result backend refuses (PostgreSQL)",
+        "celery",
+        of_tasks.refuse,
+        4,
+        AT_ONCE,
+        **on(VALKEY),
+        setting=IN_POSTGRES,
+        missing=no_postgres,
+    ),
+    row("the result backend is away", "celery", of_tasks.lose_results, 4, OUTAGE, **on(REDIS), setting=IN_REDIS),
+    row("prefetch without a bound", "celery", of_tasks.flood, 2, AT_ONCE, **on(REDIS), setting=UNBOUNDED),
     row("tickets are purged", "celery", of_servers.purge_tickets, 10, AT_ONCE, **on(REDIS)),
     row("tickets are revoked", "celery", of_servers.revoke_tickets, 8, AT_ONCE, **on(REDIS)),
     row("the broker is emptied", "celery", of_servers.empty_broker, 10, AT_ONCE, **on(VALKEY)),

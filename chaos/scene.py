@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisClusterException, RedisError
 
+from postgres import Postgres
 from servers import RedisServer, wait_for
 from vtrr_queue import client as runner
 from vtrr_queue._core import Queue
@@ -38,6 +39,12 @@ class Setting:
     max_deliveries: int = 50
     max_ms: int = 10
     partitions: int = 6
+    # What workers do: `work`, or `hand` for Rust, a user's own loop around the core.
+    role: str = "work"
+    # Where Celery stores states, if anywhere: `redis` or `postgres`, a server of their own.
+    results: str = ""
+    # Whether the order is measured.
+    fair: bool = False
     # Whether the processes' clocks are set by libfaketime.
     clocks: bool = False
     env: dict[str, str] = field(default_factory=dict)
@@ -81,7 +88,7 @@ class Scene:
         self.workers: list[Process] = []
         self.producers: list[Process] = []
         self.names = 0
-        self.promise = Promise()
+        self.promise = Promise(fair=setting.fair)
         self.recoveries: list[float] = []
         self.troubles: list[str] = []
         # Seconds until the queue was empty when nobody queued any more, and until the workers had stopped.
@@ -97,6 +104,11 @@ class Scene:
             if self.has_celery:
                 (self.folder / "broker").mkdir()
                 self.broker = self.stack.enter_context(RedisServer(self.folder / "broker"))
+            if self.setting.results == "redis":
+                (self.folder / "results").mkdir()
+                self.results: RedisServer | Postgres = self.stack.enter_context(RedisServer(self.folder / "results"))
+            elif self.setting.results:
+                self.results = self.stack.enter_context(Postgres())
             workers = [self.add_worker() for _ in range(self.setting.workers)]
             self.add_producer()
             for worker in workers:
@@ -141,7 +153,10 @@ class Scene:
         return Process(name, self.folder, words, {**self.environment(), **extra, **env})
 
     def add_worker(self, **env: str) -> Process:
-        worker = self.start("work", **env)
+        if self.setting.results:
+            url = self.results.url
+            env["CHAOS_RESULTS"] = url if isinstance(url, str) else url()
+        worker = self.start(self.setting.role, **env)
         self.workers.append(worker)
         return worker
 
@@ -170,16 +185,23 @@ class Scene:
     def ask(self, command: Any) -> Any:
         return runner.run(self.store.client(), command)
 
-    def enqueue(self, task_name: str, count: int = 1, **kwargs: int) -> list[str]:
+    def enqueue(self, task_name: str, count: int = 1, *, partition: str = "", **kwargs: int) -> list[str]:
         """Tasks of ours, beside those of the producers."""
         self.names += 1
-        call, partition = f"ours-{self.names}", f"ours:{task_name}"
-        ids = [f"{call}.{n}" for n in range(count)]
+        ids = [f"ours-{self.names}.{n}" for n in range(count)]
+        self.enqueue_as(ids, task_name, partition or f"ours:{task_name}", **kwargs)
+        return ids
+
+    def enqueue_as(self, ids: list[str], task_name: str, partition: str, **kwargs: int) -> list[str]:
+        """Tasks of given ids; answers which were there already."""
+        self.names += 1
+        call = f"ours-{self.names}"
         tasks = [{"id": id, "kwargs": {"ms": 0, **kwargs}} for id in ids]
         self.ours.note("offered", call, partition, ",".join(ids))
-        self.ask(self.core.enqueue(Queue.prepare(partition, tasks, task_name=task_name, dumps=json.dumps)))
-        self.ours.note("accepted", call)
-        return ids
+        prepared = Queue.prepare(partition, tasks, task_name=task_name, dumps=json.dumps)
+        duplicates: list[str] = self.ask(self.core.enqueue(prepared))
+        self.ours.note("accepted", call, *([",".join(duplicates)] if duplicates else []))
+        return duplicates
 
     # Faults.
 
@@ -259,7 +281,7 @@ class Scene:
         totals = dict(stats["totals"])
         dead: dict[str, str] = {}
         while letters := self.ask(self.core.dead_letters(0, 1000)):
-            dead.update({letter["id"]: letter["error"] for letter in letters})
+            dead.update({letter["id"]: f"{letter['cause']}: {letter['error']}" for letter in letters})
             self.ask(self.core.discard([letter["id"] for letter in letters]))
         prefix = f"vtrr:{QUEUE}:"
         keys = {key.decode().removeprefix(prefix) for key in self.store.client().scan_iter(f"{prefix}*", count=1000)}

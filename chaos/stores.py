@@ -71,7 +71,8 @@ class Single(Store):
     def __init__(self, folder: Path, kind: str, *, aof: bool = True) -> None:
         super().__init__()
         self.aof = aof
-        options = ("--appendonly", "yes", "--appendfsync", "everysec") if aof else ()
+        # Not everysec: while one of its fsyncs is under way, on a slow disk, Redis answers before it has written.
+        options = ("--appendonly", "yes", "--appendfsync", "always") if aof else ()
         self.server = server(folder / "store", kind, *options)
 
     def start(self) -> None:

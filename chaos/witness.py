@@ -43,7 +43,7 @@ class Witness:
             self.ledger.note("settled", *map(text, settlement[:4]), text(code), sent)
         if name == self.dequeue:
             for id, token, count, *_ in answer[3]:
-                self.ledger.note("took", text(id), text(token), text(count))
+                self.ledger.note("took", text(id), text(token), text(count), sent)
         return answer
 
     def settlements(self, name: str, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

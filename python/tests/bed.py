@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import vtrr_queue
-from servers import RedisServer, wait_for
+from servers import PATIENCE, RedisServer, wait_for
 
 # Where a worker must look for the package: nowhere, if it is installed.
 PACKAGE = Path(vtrr_queue.__file__).resolve().parents[1]
@@ -32,6 +33,8 @@ NAME = {name!r}
 app = Celery(NAME, broker={broker!r}, backend={backend!r})
 app.conf.update({conf!r})
 store = redis.Redis.from_url({store!r})
+# redis-py gives up after 5 s by default.
+gates = redis.Redis.from_url({store!r}, socket_timeout=None)
 vtrr = VTRRQueue(redis_client=store, celery_app=app, name=NAME, celery_queue={celery_queue!r}, **{options!r})
 
 def note(what, self, **more):
@@ -56,10 +59,7 @@ GATED = """
 @vtrr.task
 def gated(self):
     note("start", self)
-    # Not BLPOP: the newest redis-py gives up on a reply after 5 s.
-    end = time.monotonic() + 60
-    while not store.lpop("gate:" + NAME) and time.monotonic() < end:
-        time.sleep(0.02)
+    gates.blpop("gate:" + NAME, timeout=600)
     note("end", self)
 """
 
@@ -162,7 +162,7 @@ class Bed:
         held = [message.decode() for message in self.server.client(0).hvals("unacked")]
         return [message for message in held if self.celery_queue in message]
 
-    def drained(self, seconds: float = 30.0) -> None:
+    def drained(self, seconds: float = PATIENCE) -> None:
         """Waits until nothing is queued, leased or delayed."""
 
         def drained() -> bool:
@@ -220,7 +220,7 @@ class Worker:
     def pid(self) -> int:
         return self.process.pid
 
-    def ready(self, seconds: float = 60.0) -> None:
+    def ready(self, seconds: float = PATIENCE) -> None:
         """Waits until it consumes."""
         end = time.monotonic() + seconds
         while " ready." not in self.log():
@@ -235,13 +235,26 @@ class Worker:
         """To the main process."""
         self.process.send_signal(number)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, none of its processes does anything."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """`kill -9` of the whole process group, as the kernel does when memory is full."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, seconds: float = 90.0) -> int:
+    def stop(self) -> int:
         """A warm shutdown; answers the exit code."""
         self.signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the end of the main process; answers the exit code."""
+        return self.process.wait(PATIENCE)

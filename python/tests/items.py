@@ -115,7 +115,7 @@ def odd(self, exits):
 
 @vtrr.task(track_started=True)
 def gated(self):
-    store.blpop("gate:" + NAME, timeout=20)
+    gates.blpop("gate:" + NAME, timeout=600)
     return "through"
 
 @vtrr.task(ignore_result=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bed import PACKAGE
-from servers import RedisServer, wait_for
+from servers import PATIENCE, RedisServer, wait_for
 
 # What tasks of every project can call to say what happened.
 NOTES = """
@@ -93,7 +93,7 @@ class Project:
             assert process.poll() is None, path.read_text(errors="replace")
             return " ready." in path.read_text(errors="replace")
 
-        wait_for(ready, 60)
+        wait_for(ready)
         return process
 
     def run(self, source: str) -> str:
@@ -119,20 +119,24 @@ class Project:
         events = [json.loads(event) for event in self.notes.lrange("events", 0, -1)]
         return [event for event in events if what is None or event["what"] == what]
 
-    def wait_for_events(self, what: str, number: int, seconds: float = 30.0) -> list[dict[str, Any]]:
+    def wait_for_events(self, what: str, number: int, seconds: float = PATIENCE) -> list[dict[str, Any]]:
         try:
             wait_for(lambda: len(self.events(what)) >= number, seconds)
         except AssertionError:
             raise AssertionError(f"{number} x {what!r} within {seconds} s: {self.events()}\n{self.logs()}") from None
         return self.events(what)
 
-    def drained(self, name: str = "files", seconds: float = 30.0) -> None:
+    def drained(self, name: str = "files", seconds: float = PATIENCE) -> None:
         """Waits until a queue holds nothing: not queued, not leased, not delayed."""
         keys = [f"vtrr:{name}:{key}" for key in ("queue", "waiting", "lease", "delayed")]
         try:
             wait_for(lambda: not self.store.exists(*keys), seconds)
         except AssertionError:
             raise AssertionError(f"{self.store.keys()} after {seconds} s; {self.events()}\n{self.logs()}") from None
+
+    def log(self) -> str:
+        """All that the workers have said."""
+        return "".join(path.read_text(errors="replace") for _, path in self.started)
 
     def logs(self) -> str:
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for _, path in self.started)

@@ -43,7 +43,7 @@ class RabbitMQ:
             self.process = subprocess.Popen(
                 [str(PROGRAM)], env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        wait_for(self.ready, 90)
+        wait_for(self.ready)
         return self
 
     def ready(self) -> bool:

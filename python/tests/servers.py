@@ -10,21 +10,32 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import redis
 
 ROOT = Path(__file__).resolve().parents[2]
+# Seconds after which what is waited for does not come, also where the machine is busy. Nothing is measured by it.
+PATIENCE = 120.0
 
 
-def free_port(last: int = 32_000) -> int:
-    """Below the ports that the system hands out to clients: those might have taken it while its server is down."""
+# Ports that this process has handed out: their servers may not have started yet, or be down for a while.
+_handed_out: set[int] = set()
+
+
+def free_port(last: int = 29_999) -> int:
+    """Below the ports that the system hands out to clients: those might have taken it while its server is down. And below
+    those on which nodes of a cluster talk to each other."""
     while True:
         port = random.SystemRandom().randint(20_000, last)
+        if port in _handed_out:
+            continue
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            _handed_out.add(port)
             return port
 
 
@@ -48,7 +59,7 @@ def programs() -> dict[str, str]:
     }
 
 
-def wait_for(what: Any, seconds: float = 20.0, every: float = 0.05) -> Any:
+def wait_for(what: Any, seconds: float = PATIENCE, every: float = 0.05) -> Any:
     """Waits until `what()` is true and returns that; fails the test if it takes longer."""
     end = time.monotonic() + seconds
     while True:
@@ -102,7 +113,8 @@ class RedisServer:
         assert self.process.poll() is None, (self.folder / "redis.log").read_text()
         try:
             with redis.Redis(port=self.port, socket_timeout=1) as client:
-                return bool(client.ping())
+                # Not that of another test, which was quicker to take the port.
+                return bool(client.ping() and client.info("server")["process_id"] == self.process.pid)
         except redis.AuthenticationError:
             return True
         except redis.RedisError:
@@ -113,6 +125,16 @@ class RedisServer:
             self.process.send_signal(how)
             self.process.wait()
             self.process = None
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Within, it accepts and does not answer: what returns there has not waited for it."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def url(self, db: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{db}"

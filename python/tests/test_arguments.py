@@ -126,8 +126,8 @@ def test_arguments_arrive_as_those_of_delay_do(bed: Bed) -> None:
                 app.fair.queue("u", [{"args": args, "kwargs": kwargs}])
                 expected += 1
     assert expected > 150
-    app.plain.apply_async(["last"]).get(timeout=30)
-    app.fair.queue("u", [{"args": ["last"]}])[0].get(timeout=30)
+    app.plain.apply_async(["last"]).get(timeout=120)
+    app.fair.queue("u", [{"args": ["last"]}])[0].get(timeout=120)
     bed.drained()
     seen = {what: [(it["n"], it["args"], it["kwargs"]) for it in bed.events(what)] for what in ("plain", "fair")}
     assert len(seen["plain"]) == expected + 1

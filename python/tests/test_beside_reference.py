@@ -11,7 +11,7 @@ from billiard.exceptions import TimeLimitExceeded
 
 import reference
 from bed import Bed, Worker
-from servers import wait_for
+from servers import PATIENCE, wait_for
 
 # Importable with either package; `TAGGING` is what only this one takes.
 HEADER = """
@@ -74,7 +74,7 @@ def theirs(bed: Bed, source: str) -> None:
         env={"PYTHONPATH": str(bed.folder)},
         stdin=subprocess.DEVNULL,
         check=True,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -94,7 +94,7 @@ def wait_for_all(bed: Bed, what: str, numbers: Any) -> list[dict[str, Any]]:
         return {event["n"] for event in bed.events(what)} >= set(numbers)
 
     try:
-        wait_for(all_noted, 40)
+        wait_for(all_noted)
     except AssertionError:
         missing = sorted(set(numbers) - {event["n"] for event in bed.events(what)})
         raise AssertionError(f"no {what!r} of {missing}; {bed.state()}; {bed.logs()}") from None
@@ -109,7 +109,7 @@ def wait_for_all(bed: Bed, what: str, numbers: Any) -> list[dict[str, Any]]:
 def wait_for_number(bed: Bed, what: str, number: int) -> None:
     """Waits for so many notes."""
     try:
-        wait_for(lambda: len(bed.events(what)) >= number, 40)
+        wait_for(lambda: len(bed.events(what)) >= number)
     except AssertionError:
         raise AssertionError(f"{attempts(bed, what)}; {bed.state()}; {bed.logs()}") from None
 
@@ -185,7 +185,7 @@ def test_a_hard_limit_beside_0_1_0_fails_the_task(bed: Bed) -> None:
     bed.worker("prefork", 1)
     (slow,) = app.slow.queue("a", [{}])
     with pytest.raises(TimeLimitExceeded):
-        slow.get(timeout=30)
+        slow.get(timeout=120)
     (letter,) = app.vtrr.dead_letters()
     assert letter.id == slow.id
     bed.drained()
@@ -211,7 +211,7 @@ for start in range(0, 100, 20):
     for start in range(100, 200, 20):
         app.work.queue(f"o{start}", calls(range(start, start + 20)))
         app.flaky.queue("o", calls(range(start, start + 4), times=2))
-    assert producer.wait(60) == 0
+    assert producer.wait(PATIENCE) == 0
     ours, their = by(wait_for_all(bed, "work", range(200)))
     assert ours >= 20 <= their, (ours, their)
     wait_for_all(bed, "done", flaky)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,31 +94,27 @@ def test_a_broker_in_memory(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
-def test_a_closed_port(bed: Bed, kind: str) -> None:
-    """C28: `queue()` returns soon; what it has stored runs once a broker is there."""
+def test_a_closed_port(bed: Bed, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """C28: `queue()` does not wait for a broker to come; what it has stored runs once there is one."""
     bed.broker = f"{kind}://127.0.0.1:{free_port()}//"
     app = bed.load(TASKS)
-    begin = time.monotonic()
     (result,) = app.work.queue("u", [{"id": "t0"}])
-    assert time.monotonic() - begin < 8
+    assert caplog.text.count("tickets could not be sent") == 1
     assert (result.id, len(app.vtrr)) == ("t0", 1)
 
 
-def test_a_broker_that_does_not_answer(bed: Bed, server: RedisServer) -> None:
+def test_a_broker_that_does_not_answer(bed: Bed, server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     """C28: as above, and the next calls do not wait again."""
     bed.broker = server.url(0)
     app = bed.load(TASKS, sweep_interval=1)
-    server.client().execute_command("CLIENT", "PAUSE", 12_000)
-    begin = time.monotonic()
-    app.work.queue("u", [{"id": "t0"}])
-    first = time.monotonic() - begin
-    app.work.queue("u", [{"id": "t1"}])
-    app.work.queue("u", [{"id": "t2"}])
-    assert 4 < first < 10
-    assert time.monotonic() - begin - first < 2
-    assert len(app.vtrr) == 3
-    bed.worker(concurrency=1, wait=False)
-    wait_for(lambda: len(bed.events("end")) == 3, 40)
+    with server.hanging():
+        for id in ("t0", "t1", "t2"):
+            app.work.queue("u", [{"id": id}])
+        assert caplog.text.count("the broker does not answer within 5 s") == 1
+        assert caplog.text.count("the broker still does not answer") == 2
+        assert len(app.vtrr) == 3
+        bed.worker(concurrency=1, wait=False)
+    wait_for(lambda: len(bed.events("end")) == 3)
     assert [event["id"] for event in bed.events("end")] == ["t0", "t1", "t2"]
 
 
@@ -138,7 +132,7 @@ def test_a_broker_that_forgets_a_connection(bed: Bed) -> None:
             app.work.queue("u", [{}])
             return waiting_tickets(bed) > before
 
-        wait_for(flow_again, 60, 1.0)
+        wait_for(flow_again, every=1.0)
     assert len(app.vtrr) > 1
 
 
@@ -147,15 +141,11 @@ def test_a_broker_that_hangs_does_not_stop_the_sweep(bed: Bed, server: RedisServ
     bed.broker = server.url(0)
     app = bed.load(TASKS, sweep_interval=1)
     bed.worker(concurrency=1)
-    assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
-    try:
+    with server.hanging():
         # Waits for the broker in vain; meanwhile the sweep has heard of the tasks.
         app.work.queue("u", [{"id": "t0"}, {"id": "t1"}])
         core = app.vtrr._core
         app.vtrr._run(core.dequeue(1, owner=core.fresh(), lease=1, max_deliveries=5, settle=[]))
         wait_for(lambda: app.vtrr.stats().totals.get("reclaimed") == 1)
-    finally:
-        server.process.send_signal(signal.SIGCONT)
     bed.drained()
     assert sorted(event["id"] for event in bed.events("end")) == ["t0", "t1"]

@@ -12,15 +12,20 @@ from servers import wait_for
 
 TASKS = """
 import signal
+from vtrr_queue import hand, ticket
+
+if "SHORT" in os.environ:
+    # Whatever the machine does beside them, these tasks count as short.
+    ticket.SHORT_SECONDS = hand.PATIENCE_SECONDS = 600.0
 
 @vtrr.task
 def short(self, n):
     note("end", self, n=n)
 
 @vtrr.task
-def long(self, seconds):
+def long(self):
     note("start", self)
-    time.sleep(seconds)
+    gates.blpop("gate:" + NAME, timeout=600)
     note("end", self)
 
 @vtrr.task
@@ -35,9 +40,10 @@ def shorts(app: object, first: int, n: int) -> None:
 
 
 def test_many_short_tasks_cost_few_calls(bed: Bed) -> None:
-    app = bed.load(TASKS)
+    app = bed.load(TASKS, burst=60, sweep_interval=600)
     shorts(app, 0, 2000)
-    bed.worker(concurrency=1)
+    bed.store.config_resetstat()
+    bed.worker(concurrency=1, env={"SHORT": "1"})
     bed.drained()
     assert [event["n"] for event in bed.events("end")] == list(range(2000))
     calls = bed.store.info("commandstats")["cmdstat_evalsha"]["calls"]
@@ -47,14 +53,15 @@ def test_many_short_tasks_cost_few_calls(bed: Bed) -> None:
 def test_a_long_task_does_not_hold_up_those_taken_with_it(bed: Bed) -> None:
     app = bed.load(TASKS, max_concurrency=2)
     shorts(app, 0, 100)
-    app.long.queue("a", [{"args": [6]}])
+    app.long.queue("a", [{}])
     shorts(app, 100, 100)
     bed.worker(concurrency=2)
-    wait_for(lambda: bed.events("start"), 20)
-    wait_for(lambda: len([event for event in bed.events("end") if "n" in event]) == 200, 5)
+    wait_for(lambda: bed.events("start"))
+    wait_for(lambda: len([event for event in bed.events("end") if "n" in event]) == 200)
     assert not [event for event in bed.events("end") if event["task"].endswith("long")], "the long one should still run"
     # What had ended beside it is stored, and only the long one is leased.
-    wait_for(lambda: bed.state() == {"queued": 0, "leased": 1, "delayed": 0, "dead": 0}, 3)
+    wait_for(lambda: bed.state() == {"queued": 0, "leased": 1, "delayed": 0, "dead": 0})
+    bed.store.rpush(f"gate:{bed.name}", 1)
     bed.drained()
     assert max(Counter(event["n"] for event in bed.events("end") if "n" in event).values()) == 1
 
@@ -65,7 +72,7 @@ def test_a_task_that_kills_its_worker_takes_no_other_with_it(bed: Bed) -> None:
     (poisoned,) = app.poison.queue("a", [{"id": "poison"}])
     shorts(app, 100, 100)
     bed.worker(concurrency=1)
-    bed.drained(60)
+    bed.drained()
     (letter,) = app.vtrr.dead_letters()
     assert letter.id == "poison"
     assert "poison" in letter.error
@@ -73,7 +80,7 @@ def test_a_task_that_kills_its_worker_takes_no_other_with_it(bed: Bed) -> None:
     assert len(bed.events("start")) == 3
     # Whoever waits for its result is told.
     with pytest.raises(WorkerLostError, match="poison"):
-        poisoned.get(timeout=20)
+        poisoned.get(timeout=120)
     runs = Counter(event["n"] for event in bed.events("end"))
     assert set(runs) == set(range(200))
     assert max(runs.values()) <= 2, "only what ended just before may have to be run again"

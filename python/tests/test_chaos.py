@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from chaos import ledger
 from chaos.__main__ import run
 from chaos.check import Findings, Left, Promise, check
-from chaos.ledger import Line
 from chaos.rows import ROWS, Row
+from chaos.scene import Scene, Setting
+from chaos.stores import Single
+
+from servers import wait_for
 
 # Which rows, and how many faults of each: a few seconds each.
 SHORT = {
@@ -24,6 +30,9 @@ SHORT = {
     "the store is killed, celery, redis 7": 2,
     "planned failover, rust, redis 7, Sentinel": 1,
     "CLUSTER FAILOVER, rust, redis 7, Cluster": 1,
+    "tasks give themselves back, rust, redis 7": 1,
+    "ids are used again, rust, redis 7": 1,
+    "ids are used again, celery, redis 6.2": 1,
 }
 
 
@@ -41,6 +50,37 @@ def test_no_task_is_lost_stuck_or_settled_twice(name: str, tmp_path: Path) -> No
 
 def test_every_row_of_the_table_has_a_name_of_its_own() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["rust", "celery"])
+def test_a_producer_stops_where_less_than_enough_is_ever_queued(kind: str, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, kind, Single(tmp_path, "redis 7"), "tests", Setting(workers=0))
+    with scene:
+        (producer,) = scene.producers
+        producer.ready()
+
+        def keep_up() -> None:
+            scene.ask(scene.core.purge())
+
+        def has_ended() -> bool:
+            keep_up()
+            return not producer.is_alive
+
+        wait_for(lambda: keep_up() or "accepted" in producer.ledger.read_text(), every=0)
+        producer.send(signal.SIGTERM)
+        wait_for(has_ended, every=0)
+        assert producer.process.returncode == 0, producer.tail()
+        assert producer.ledger.read_text().splitlines()[-1].startswith("stopped ")
+
+
+def test_leases_that_run_out_at_once_are_taken_once_each_whatever_other_workers_take(tmp_path: Path) -> None:
+    wrong = row("10,000 leases run out at once, rust, redis 7")
+    # Workers that are quick enough to get many of the tasks.
+    scene = Scene(tmp_path, "rust", Single(tmp_path, "redis 7"), "tests", replace(wrong.setting, concurrency=256, max_ms=0))
+    with scene:
+        scene.inject(wrong.inject)
+        taken = [line.more[0] for line in ledger.read(tmp_path) if line.what == "took" and line.pid == os.getpid()]
+        assert len(taken) == len(set(taken)) == 10_000
 
 
 # Builds that are wrong on purpose: the row that shows it, and what is found.
@@ -67,6 +107,11 @@ def test_a_build_that_drops_due_retries_is_found_out(tmp_path: Path) -> None:
     assert findings.lost, findings
 
 
+def test_a_build_where_what_gives_itself_back_is_free_is_found_out(tmp_path: Path) -> None:
+    findings = mutant("free-returns", "tasks give themselves back, rust, redis 7", tmp_path)
+    assert any(text.startswith("partitions that had tasks waiting were charged") for text in findings.wrong), findings
+
+
 # The checker alone, on ledgers made by hand: a good one, and that with one line more, less or other.
 
 GOOD = """
@@ -84,10 +129,7 @@ settled b 7-2 fail 0 0 6
 
 
 def findings(text: str, left: Left | None = None, promise: Promise | None = None) -> Findings:
-    lines = []
-    for at, line in enumerate(text.strip().splitlines()):
-        what, *more = line.split(" ")
-        lines.append(Line(what, 1, at, tuple(more)))
+    lines = ledger.lines_of(text)
     left = left or Left(dead={"b": "ValueError: planned"}, keys={"meta"}, acked=1, buried=1)
     return check(lines, left, promise)
 
@@ -171,3 +213,44 @@ def test_a_settlement_that_a_store_forgot_may_be_made_again() -> None:
 def test_what_a_store_forgot_is_not_lost_where_that_was_said() -> None:
     found = findings(GOOD.replace("end a\n", ""), promise=Promise(forgets_before=5, order=False))
     assert (found.lost, found.forgotten) == ([], 1)
+
+
+# Ids that are used again.
+
+AGAIN = """
+offered c1 p a
+accepted c1
+took a 7-1 1
+start a 1
+offered c2 p a
+accepted c2 a
+end a
+settled a 7-1 ack 0 0 6
+offered c3 p a
+accepted c3
+took a 7-2 1
+start a 1
+end a
+settled a 7-2 ack 0 0 12
+"""
+
+
+def test_an_id_may_be_used_again_after_its_end_and_is_a_duplicate_before() -> None:
+    found = findings(AGAIN, Left(acked=2, buried=0))
+    assert found.good, found
+    assert found.tasks == 2
+
+
+def test_a_task_whose_id_was_used_again_and_that_did_not_run_again_is_lost() -> None:
+    lost = findings(AGAIN.split("took a 7-2")[0], Left(acked=1, buried=0)).lost
+    assert lost == ["a of p: accepted 2 times, ended 1 times"]
+
+
+def test_a_duplicate_that_ran_all_the_same_is_settled_twice() -> None:
+    assert findings(AGAIN.replace("accepted c3\n", "accepted c3 a\n"), Left(acked=2, buried=0)).settled_twice[0] == "a: 2 times"
+
+
+def test_a_task_that_may_run_once_and_runs_twice_is_wrong() -> None:
+    twice = GOOD.replace("start a 1\n", "start a 1\nstart a 1\n")
+    assert findings(twice, promise=Promise(once={"b"})).good
+    assert findings(twice, promise=Promise(once={"a"})).wrong == ["a ran 2 times"]

@@ -172,7 +172,7 @@ def test_a_real_worker(servers: Servers, bed: Bed, form: str, pool: str) -> None
     tests = {"PYTHONPATH": f"{bed.folder}:{PACKAGE}:{__file__.rsplit('/', 1)[0]}"}
     worker = bed.worker(pool, 1 if "one" in form else 2, env=tests)
     results = app.work.queue("u", [{"args": [n]} for n in range(20)])
-    assert [result.get(timeout=20) for result in results] == [[n, "ünï"] for n in range(20)], bed.logs()
+    assert [result.get(timeout=120) for result in results] == [[n, "ünï"] for n in range(20)], bed.logs()
     assert sorted(int(n) for n in client.lrange("ran", 0, -1)) == sorted([*range(20), 3])
     stats = app.vtrr.stats()
     assert (stats.queued, stats.dead) == (0, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bed import Bed
+from bed import GATED, Bed
 from servers import RedisServer, wait_for
 from vtrr_queue import InvalidArgumentType
 
@@ -35,20 +35,20 @@ def test_while_results_cannot_be_stored_nothing_dies(bed: Bed, tmp_path: Path) -
         bed.worker(concurrency=2)
         results.stop()
         app.work.queue("u", [{"id": str(n)} for n in range(3)])
-        wait_for(lambda: len({event["id"] for event in bed.events("end")}) == 3, 60)
-        wait_for(lambda: bed.state() == {"queued": 0, "leased": 0, "delayed": 3, "dead": 0}, 60)
+        wait_for(lambda: len({event["id"] for event in bed.events("end")}) == 3)
+        wait_for(lambda: bed.state() == {"queued": 0, "leased": 0, "delayed": 3, "dead": 0})
         results.start()
-        bed.drained(60)
+        bed.drained()
         assert app.vtrr.stats().dead == 0
 
 
 def test_tasks_longer_than_a_lease_run_once_beside_tasks_under_a_limit(bed: Bed) -> None:
-    app = bed.load(TASKS, lease=1, sweep_interval=0.5)
+    app = bed.load(TASKS, lease=4, sweep_interval=0.5)
     bed.worker(concurrency=2)
     for n in range(4):
         app.limited.queue("a", [{"id": f"limited{n}"}])
-        app.work.queue("b", [{"id": f"long{n}", "args": [2.5]}])
-    bed.drained(60)
+        app.work.queue("b", [{"id": f"long{n}", "args": [6]}])
+    bed.drained()
     assert set(Counter(event["id"] for event in bed.events("start")).values()) == {1}
 
 
@@ -79,10 +79,11 @@ def tenant(headers=None, **_):
 
 def test_all_free_processes_get_work_soon(bed: Bed) -> None:
     """`max_concurrency` is how many tickets wait, not how many tasks run."""
-    app = bed.load(TASKS, max_concurrency=2, sweep_interval=10)
+    app = bed.load(TASKS + GATED, max_concurrency=2, sweep_interval=600)
     bed.worker("threads", 12)
-    app.work.queue("a", [{"args": [8]} for _ in range(12)])
-    wait_for(lambda: len(bed.events("start")) == 12, 7)
+    app.gated.queue("a", [{} for _ in range(12)])
+    # Long before the next sweep, and before any of them ends.
+    wait_for(lambda: len(bed.events("start")) == 12)
     assert not bed.events("end")
 
 

@@ -101,20 +101,20 @@ def test_signatures_and_plain_calls_work(bed: Bed, tagging: str) -> None:
     assert app.fair.signature((1,), countdown=5).options == {"countdown": 5}
     bed.worker("threads", 4, queues=f"{bed.celery_queue},celery")
     name = app.fair.name
-    assert app.fair.delay(1).get(timeout=10) == f"{name} 1 x 1.0"
-    assert app.fair.apply_async([2], {"c": 0.5}, queue=bed.celery_queue).get(timeout=10) == f"{name} 2 x 0.5"
-    assert app.fair.s(3).delay().get(timeout=10) == f"{name} 3 x 1.0"
-    assert group(app.fair.s(n) for n in (1, 2))().get(timeout=10) == [f"{name} 1 x 1.0", f"{name} 2 x 1.0"]
-    nested = chain(app.fair.s(1), app.fair.s(b="end"))().get(timeout=10)
+    assert app.fair.delay(1).get(timeout=120) == f"{name} 1 x 1.0"
+    assert app.fair.apply_async([2], {"c": 0.5}, queue=bed.celery_queue).get(timeout=120) == f"{name} 2 x 0.5"
+    assert app.fair.s(3).delay().get(timeout=120) == f"{name} 3 x 1.0"
+    assert group(app.fair.s(n) for n in (1, 2))().get(timeout=120) == [f"{name} 1 x 1.0", f"{name} 2 x 1.0"]
+    nested = chain(app.fair.s(1), app.fair.s(b="end"))().get(timeout=120)
     assert nested == f"{name} {name} 1 x 1.0 end 1.0"
     # Without arguments it is a call too, in the queue of tickets as well.
-    assert app.nothing.delay().get(timeout=10) == "ran"
-    assert app.nothing.apply_async(queue=bed.celery_queue).get(timeout=10) == "ran"
-    assert app.named.delay().get(timeout=10) == ["other.name", []]
-    assert app.app.send_task("other.name", [1]).get(timeout=10) == ["other.name", [1]]
+    assert app.nothing.delay().get(timeout=120) == "ran"
+    assert app.nothing.apply_async(queue=bed.celery_queue).get(timeout=120) == "ran"
+    assert app.named.delay().get(timeout=120) == ["other.name", []]
+    assert app.app.send_task("other.name", [1]).get(timeout=120) == ["other.name", [1]]
     assert len(bed.events("end")) == 4
     (result,) = app.named.queue("u", [{"args": [5], "kwargs": {"k": 1}}])
-    assert result.get(timeout=10) == ["other.name", [5]]
+    assert result.get(timeout=120) == ["other.name", [5]]
     assert bed.events("end")[-1]["extra"] == "from base"
     bed.drained()
     assert app.vtrr.stats().totals["acked"] == 1
@@ -154,13 +154,13 @@ def test_a_base_class_may_override_apply_async_as_it_may_in_celery(bed: Bed) -> 
     for task in (app.plain_narrow, app.narrow):
         results = [task.delay(1), task.s(2).apply_async(), task.apply_async((3,), countdown=0)]
         results.append(task.apply_async([4], task_id=f"{task.name}-4"))
-        assert [result.get(timeout=20) for result in results] == [1, 2, 3, 4]
+        assert [result.get(timeout=120) for result in results] == [1, 2, 3, 4]
     sent = [[event["task"], event["options"]] for event in bed.events("sent")]
     options: list[list[str]] = [[], [], ["countdown"], ["task_id"]]
     assert sent == [[task.name, given] for task in (app.plain_narrow, app.narrow) for given in options]
-    assert [app.bare.delay().get(timeout=20), app.bare.apply_async([1], task_id="b").get(timeout=20)] == [0, 1]
+    assert [app.bare.delay().get(timeout=120), app.bare.apply_async([1], task_id="b").get(timeout=120)] == [0, 1]
     (result,) = app.narrow.queue("u", [{"args": [7]}])
-    assert result.get(timeout=20) == 7
+    assert result.get(timeout=120) == 7
 
 
 @pytest.fixture

@@ -62,13 +62,13 @@ request.user = user
 response = UploadView.as_view()(request)
 (result,) = greet.queue(user.id, [{"args": [user.id]}])
 """
-    assert project.ask(SCRIPT + source, "[json.loads(response.content), result.get(timeout=20)]") == [
+    assert project.ask(SCRIPT + source, "[json.loads(response.content), result.get(timeout=120)]") == [
         {"queued": 1},
         ["bob"],
     ]
     (run,) = project.wait_for_events("run", 1)
     assert (run["file_key"], run["dataset_id"]) == ("c.pdf", "d_2")
-    answer = project.ask(SCRIPT, f"process_upload.AsyncResult({run['id']!r}).get(timeout=20)")
+    answer = project.ask(SCRIPT, f"process_upload.AsyncResult({run['id']!r}).get(timeout=120)")
     assert answer == "c.pdf"
 
 
@@ -86,7 +86,7 @@ with transaction.atomic():
     seen.append(vtrr.stats().totals.get("enqueued", 0))
 seen.append(vtrr.stats().totals["enqueued"])
 """
-    results = "[greet.AsyncResult(id).get(timeout=20) for id in ('greeting', 'inner')]"
+    results = "[greet.AsyncResult(id).get(timeout=120) for id in ('greeting', 'inner')]"
     # The row is there when the task runs.
     assert project.ask(SCRIPT + source, f"[seen, {results}]") == [[None, None, 0, 2], [["carl"], ["carl"]]]
 

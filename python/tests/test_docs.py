@@ -61,7 +61,7 @@ from myapp.vtrr import vtrr
 with transaction.atomic():
     process_upload.queue_on_commit("anna", [{"args": [1]}])
     before = vtrr.stats().totals
-values = [it.get(timeout=30) for it in process_upload.queue("anna", [{"args": [2]}])]
+values = [it.get(timeout=120) for it in process_upload.queue("anna", [{"args": [2]}])]
 """
     assert project.ask(source, "[before, values, vtrr.stats().totals['enqueued']]") == [{}, [2], 2]
     assert project.store.exists("vtrr:files:meta"), "LOCATION names the database"

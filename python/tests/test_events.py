@@ -111,4 +111,4 @@ EventDispatcher.send = send
     )
     bed.worker("prefork", 1)
     results = app.fine.queue("a", [{"args": [n]} for n in range(5)])
-    assert [it.get(timeout=20) for it in results] == list(range(5))
+    assert [it.get(timeout=120) for it in results] == list(range(5))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,21 @@ def app(bed: Bed, request: pytest.FixtureRequest) -> ModuleType:
 def proxy(bed: Bed) -> Iterator[Proxy]:
     with Proxy(bed.server.port) as proxy:
         yield proxy
+
+
+@contextmanager
+def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[redis.Connection]]:
+    """Notes each attempt of a client of Redis to connect."""
+    tried: list[redis.Connection] = []
+    connect = redis.Connection.connect
+
+    def noting(self: redis.Connection) -> None:
+        tried.append(self)
+        connect(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redis.Connection, "connect", noting)
+        yield tried
 
 
 def dequeue(app: Any, n: int, owner: str = "owner", settle: Any = ()) -> Any:
@@ -115,15 +130,14 @@ def test_a_dequeue_or_settle_whose_reply_is_lost_is_the_same_again(app: Any, pro
     assert proxy.lost == 2
 
 
-def test_a_call_that_was_cut_off_can_be_finished(app: Any, bed: Bed, proxy: Proxy) -> None:
+def test_a_call_that_was_cut_off_can_be_finished(app: Any, bed: Bed, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [{"id": f"b{i:04}"} if i % 2 else {} for i in range(2500)]
     app.vtrr.redis_client = redis.Redis(port=proxy.port, db=3, retry=Retry(NoBackoff(), 0))
     app.vtrr.stats()
     proxy.lose(2, then_dead=True)
-    begin = time.monotonic()
-    with pytest.raises(redis.ConnectionError) as raised:
+    with connections(monkeypatch) as tried, pytest.raises(redis.ConnectionError) as raised:
         app.work.queue("B", tasks)
-    assert time.monotonic() - begin < 3
+    assert len(tried) <= 5, "it is tried four times, on as many connections, and that is all"
     unfinished = raised.value.unfinished  # type: ignore[attr-defined]
     # The second thousand was stored, but nobody was told.
     assert unfinished.stored == 1000
@@ -143,7 +157,7 @@ def test_a_call_that_was_cut_off_can_be_finished(app: Any, bed: Bed, proxy: Prox
     assert bed.server.client(0).llen(bed.celery_queue) == 4
 
 
-def test_a_server_that_is_down_is_the_clients_own_error(bed: Bed, tmp_path: Path) -> None:
+def test_a_server_that_is_down_is_the_clients_own_error(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app: Any = bed.load(TASKS)
     bed.server.client(0).delete(bed.celery_queue)
     with RedisServer(tmp_path, port=free_port()) as server:
@@ -151,10 +165,9 @@ def test_a_server_that_is_down_is_the_clients_own_error(bed: Bed, tmp_path: Path
         app.work.queue("u", [{"id": "before"}])
         server.stop()
         waiting = bed.server.client(0).llen(bed.celery_queue)
-        begin = time.monotonic()
-        with pytest.raises(redis.ConnectionError) as raised:
+        with connections(monkeypatch) as tried, pytest.raises(redis.ConnectionError) as raised:
             app.work.queue("u", [{}, {"id": "mine"}])
-        assert time.monotonic() - begin < 3
+        assert len(tried) <= 5, "it is tried four times, and that is all"
         unfinished = raised.value.unfinished  # type: ignore[attr-defined]
         assert (unfinished.stored, unfinished.ids[1], len(unfinished.ids)) == (0, "mine", 2)
         assert bed.server.client(0).llen(bed.celery_queue) == waiting
@@ -171,16 +184,12 @@ def test_a_server_that_is_down_is_the_clients_own_error(bed: Bed, tmp_path: Path
 
 
 def test_a_server_that_does_not_answer_raises_in_time_and_the_call_can_be_repeated(app: Any, bed: Bed) -> None:
-    app.vtrr.redis_client = bed.server.client(3, socket_timeout=0.3, retry=Retry(NoBackoff(), 1))
+    app.vtrr.redis_client = bed.server.client(3, socket_timeout=2, retry=Retry(NoBackoff(), 1))
     app.vtrr.stats()
-    bed.server.client(0).client_pause(2500)
-    begin = time.monotonic()
-    with pytest.raises(redis.TimeoutError) as raised:
+    with bed.server.hanging(), pytest.raises(redis.TimeoutError) as raised:
         app.work.queue("u", [{"id": "a"}, {"id": "b"}])
-    assert time.monotonic() - begin < 2
     unfinished = raised.value.unfinished  # type: ignore[attr-defined]
     assert (unfinished.ids, unfinished.stored) == (["a", "b"], 0)
-    bed.server.client(0).client_unpause()
     app.work.queue("u", [{"id": "a"}, {"id": "b"}], request=unfinished.request)
     assert app.vtrr.stats().queued == app.vtrr.stats().totals["enqueued"] == 2
 
@@ -233,7 +242,7 @@ def test_memory_that_is_full_refuses_new_tasks_and_lets_old_ones_out(bed: Bed, t
 
 @pytest.mark.parametrize("how", ["refuses", "is silent"])
 def test_a_broker_that_cannot_be_reached_does_not_lose_or_block_anything(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     monkeypatch.setattr(tickets, "PUBLISH_SECONDS", 1.0)
     with RedisServer(tmp_path, port=free_port()) as broker:
@@ -244,13 +253,12 @@ def test_a_broker_that_cannot_be_reached_does_not_lose_or_block_anything(
         assert broker.client().llen(bed.celery_queue) == 1
         if how == "refuses":
             broker.stop()
-        else:
-            broker.client().client_pause(3_000)
-        begin = time.monotonic()
-        assert len(app.work.queue("u", [{}, {}])) == 2
-        assert time.monotonic() - begin < 2
-        assert app.vtrr.stats().queued == 3
-        # Only the first one waits for the broker.
-        begin = time.monotonic()
-        app.work.queue("u", [{}])
-        assert time.monotonic() - begin < (2 if how == "refuses" else 0.5)
+        with broker.hanging() if how == "is silent" else nullcontext():
+            assert len(app.work.queue("u", [{}, {}])) == 2
+            assert app.vtrr.stats().queued == 3
+            app.work.queue("u", [{}])
+        assert caplog.text.count("tickets could not be sent") == 2
+        if how == "is silent":
+            # Only the first one waits for the broker.
+            assert caplog.text.count("the broker does not answer within 1 s") == 1
+            assert caplog.text.count("the broker still does not answer") == 1

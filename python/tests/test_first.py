@@ -22,7 +22,7 @@ def test_tasks_run_and_their_results_come_back(bed: Bed) -> None:
     app = bed.load(TASKS)
     bed.worker()
     results = app.add.queue("u", [{"args": [i], "kwargs": {"b": 1}} for i in range(10)])
-    assert [result.get(timeout=10) for result in results] == [i + 1 for i in range(10)]
+    assert [result.get(timeout=120) for result in results] == [i + 1 for i in range(10)]
     (flaky,) = app.flaky.queue("u", [{"args": [2]}])
-    assert flaky.get(timeout=10) == 2
+    assert flaky.get(timeout=120) == 2
     bed.drained()

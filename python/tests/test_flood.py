@@ -45,7 +45,7 @@ def turns(app: ModuleType, number: int) -> None:
         left[0] = now
         return seen[0] >= number
 
-    wait_for(passed, 60, 0.02)
+    wait_for(passed, every=0.02)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_worker_that_takes_all_tickets_leaves_others_enough(bed: Bed) -> None:
     wait_for(lambda: bed.events("start"))
     bed.worker(concurrency=1)
     app.work.queue("v", [{"args": [0.01]} for _ in range(60)])
-    wait_for(lambda: len(ends(bed)) == 60, 60)
+    wait_for(lambda: len(ends(bed)) == 60)
     bed.store.rpush(f"gate:{bed.name}", 1)
     bed.drained()
 
@@ -133,6 +133,6 @@ def test_the_sweep_stops_sending_where_nothing_moves(bed: Bed) -> None:
         sent.append(bed.server.client(0).info("commandstats")["cmdstat_lpush"]["calls"])
         return sent[-1] == sent[-2]
 
-    wait_for(quiet, 30, 2.0)
+    wait_for(quiet, every=2.0)
     bed.store.rpush(f"gate:{bed.name}", 1)
     bed.drained()

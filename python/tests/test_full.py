@@ -23,7 +23,7 @@ TASKS = (
 def again(self):
     note("start", self)
     if self.request.retries == 0:
-        store.blpop("gate:" + NAME, timeout=60)
+        gates.blpop("gate:" + NAME, timeout=600)
         raise self.retry()
     note("end", self)
 """
@@ -87,7 +87,7 @@ def test_what_comes_back_is_not_refused(bed: Bed) -> None:
     bed.store.rpush(f"gate:{bed.name}", 1, 1, 1)
     bed.drained()
     assert sorted(ends(bed)) == ["again", "first", "second"]
-    assert (result.get(timeout=30), app.vtrr.stats().totals["retried"]) == (None, 1)
+    assert (result.get(timeout=120), app.vtrr.stats().totals["retried"]) == (None, 1)
     app.work.queue("v", [{}, {}])
 
 

@@ -45,7 +45,7 @@ def job(self, n, ask=False):
 @vtrr.task
 def holds(self):
     note("start", self, redelivered=seen(self))
-    store.blpop("gate:" + NAME, timeout=60)
+    gates.blpop("gate:" + NAME, timeout=600)
     note("end", self)
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs import block
-from servers import ROOT, RedisServer, wait_for
+from servers import PATIENCE, ROOT, RedisServer, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +46,17 @@ def test_the_readme_runs_where_only_the_package_is_installed(
             stderr=out,
         )
     try:
-        wait_for(lambda: "Connected to redis" in log.read_text(), 60)
+        wait_for(lambda: "Connected to redis" in log.read_text())
         done = subprocess.run(
             [str(fresh_python / "python"), "produce.py"],
             cwd=tmp_path,
             env={},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr + log.read_text()
         assert re.fullmatch(r"\['a.pdf done by [0-9a-f-]{36}', 'b.pdf done by [0-9a-f-]{36}'\]\n", done.stdout)
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(PATIENCE) == 0

@@ -71,7 +71,8 @@ def test_a_transient_error_is_retried_after_its_countdown_and_a_failure_is_logge
     project.drained()
     first, again = [run for run in runs if run["id"] == transient]
     assert (first["retries"], again["retries"]) == (0, 1)
-    assert 10 <= again["at"] - first["at"] < 16
+    assert again["at"] - first["at"] >= 10
+    assert project.log().count(": Retry in 10s") == 1
     for run in (first, again):
         assert (run["task_id"], run["dataset_id"], run["force_ocr"]) == (transient, "d", True)
     assert [run["id"] for run in runs].count(broken) == [run["id"] for run in runs].count(fine) == 1
@@ -83,7 +84,7 @@ def test_a_transient_error_is_retried_after_its_countdown_and_a_failure_is_logge
 def test_results_come_back_and_the_names_of_the_readme_work_without_a_backend_too(project: Project) -> None:
     project.start(*commands(WORKER))
     source = f"from myapp.tasks import process_file\nresults = process_file.queue('u', {files(2)!r})"
-    assert project.ask(source, "[result.get(timeout=20) for result in results]") == [
+    assert project.ask(source, "[result.get(timeout=120) for result in results]") == [
         "s3://bucket/0.pdf",
         "s3://bucket/1.pdf",
     ]
@@ -248,7 +249,7 @@ def test_options_do_what_the_table_says(project: Project) -> None:
     project.start(*commands(WORKER))
     source = "from myapp.tasks import soft, hard, backoff, kwargs, delay\n"
     source += "results = [task.queue(task.name, [{}])[0] for task in (soft, hard, backoff, kwargs, delay)]"
-    states = project.ask(source, "[repr(result.get(timeout=30, propagate=False)) for result in results]")
+    states = project.ask(source, "[repr(result.get(timeout=120, propagate=False)) for result in results]")
     assert states[0] == "None"
     assert "TimeLimitExceeded" in states[1]
     assert all("KeyError" in state for state in states[2:])
@@ -257,5 +258,6 @@ def test_options_do_what_the_table_says(project: Project) -> None:
         runs = project.events(name)
         assert [run["retries"] for run in runs] == list(range(retries + 1)), name
         for earlier, later in itertools.pairwise(runs):
-            assert 1 <= later["at"] - earlier["at"] < 5, name
+            assert later["at"] - earlier["at"] >= 1, name
+    assert project.log().count(": Retry in 1s") == 4
     wait_for(lambda: not project.store.exists("vtrr:files:lease", "vtrr:files:delayed"))

@@ -95,7 +95,7 @@ def test_a_message_of_theirs_that_finds_nothing_is_harmless(bed: Bed, is_start: 
     app.app.send_task(app.work.name, (), {"is_start": is_start}, queue=bed.celery_queue)
     worker = bed.worker()
     (result,) = app.work.queue("u", [{"args": [1]}])
-    assert result.get(timeout=10) is None
+    assert result.get(timeout=120) is None
     bed.drained()
     assert [event["n"] for event in bed.events()] == [1]
     assert "Traceback" not in worker.log()

@@ -8,7 +8,7 @@ import pytest
 
 from bed import Bed, ends, letter_of, starts
 from postgres import Postgres
-from servers import wait_for
+from servers import RedisServer, wait_for
 
 TASKS = """
 from celery.exceptions import Reject
@@ -82,7 +82,7 @@ def test_an_id_that_the_backend_refuses_runs_once_and_is_a_dead_letter_that_says
     assert "takes no state of" in letter.error
     # The sweep tries once to tell of it, and others have their states.
     (other,) = app.good.queue("v", [{}])
-    assert other.get(timeout=30) == "fine"
+    assert other.get(timeout=120) == "fine"
     bed.drained()
     assert len(starts(bed, LONG)) == 1
     wait_for(lambda: bed.workers[0].log().count("takes no state of") >= 2)
@@ -92,14 +92,14 @@ def test_an_id_that_the_backend_refuses_runs_once_and_is_a_dead_letter_that_says
 def test_while_the_backend_is_away_a_task_runs_again_and_is_charged(bed: Bed, app: Any, postgres: Postgres) -> None:
     bed.worker(concurrency=1)
     (first,) = app.good.queue("u", [{}])
-    assert first.get(timeout=30) == "fine"
+    assert first.get(timeout=120) == "fine"
     postgres.stop()
     app.good.queue("u", [{"id": "t"}])
-    wait_for(lambda: len(starts(bed, "t")) >= 2, 60)
+    wait_for(lambda: len(starts(bed, "t")) >= 2)
     wait_for(lambda: bed.state()["delayed"] == 1)
     found = app.vtrr.find("t")
     postgres.start()
-    bed.drained(60)
+    bed.drained()
     assert state(postgres, "t") == "SUCCESS"
     assert app.vtrr.stats().dead == 0
     # Charged as retries are: they come back unpaid. And it is known how long that has gone on.
@@ -114,12 +114,39 @@ def test_who_waits_for_the_backend_for_too_long_is_a_dead_letter_and_told_of_whe
     app = bed.load(TASKS, sweep_interval=1, result_patience=5)
     bed.worker(concurrency=1)
     (first,) = app.good.queue("u", [{}])
-    assert first.get(timeout=30) == "fine"
+    assert first.get(timeout=120) == "fine"
     postgres.stop()
     app.good.queue("u", [{"id": "t"}])
-    wait_for(lambda: letter_of(app, "t"), 60)
+    wait_for(lambda: letter_of(app, "t"))
     letter = letter_of(app, "t")
     assert (letter.cause, len(ends(bed))) == ("backend", 3), "it ran, waited 5 s, and ran again"
     assert "after 5 s of waiting" in letter.error
     postgres.start()
-    wait_for(lambda: state(postgres, "t") == "FAILURE", 60)
+    wait_for(lambda: state(postgres, "t") == "FAILURE")
+
+
+BACK = """
+from celery.signals import task_internal_error
+
+@task_internal_error.connect
+def wait(**_):
+    # The backend was away for the task's own state, and is back when Celery makes a failure of that.
+    if store.incr("away:" + NAME) == 1:
+        gates.blpop("gate:" + NAME, timeout=600)
+"""
+
+
+def test_a_backend_that_is_back_before_celery_has_made_a_failure_of_its_absence_gets_the_tasks_own_state(
+    bed: Bed, server: RedisServer
+) -> None:
+    bed.backend = server.url()
+    policy = {"retry_policy": {"max_retries": 1, "interval_start": 0.1}}
+    app = bed.load(TASKS + BACK, sweep_interval=1, conf={"result_backend_transport_options": policy})
+    bed.worker(concurrency=1)
+    server.stop()
+    (result,) = app.good.queue("u", [{"id": "t"}])
+    wait_for(lambda: bed.store.exists(f"away:{bed.name}"))
+    server.start()
+    bed.store.rpush(f"gate:{bed.name}", 1)
+    bed.drained()
+    assert (result.get(timeout=120), app.vtrr.stats().dead) == ("fine", 0)

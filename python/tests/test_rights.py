@@ -91,8 +91,8 @@ def test_each_role_does_its_work(server: RedisServer, tmp_path: Path, monkeypatc
             app.work.apply_async(queue="vtrr_queue", priority=priority, task_id=f"call{priority}")
         app.work.queue("u", [{"id": "last"}])
         worker = bed.worker(concurrency=2, env={"STORE": url(server, "worker")})
-        assert results[0].get(timeout=60) is None
-        assert len(app.app.control.ping(timeout=5, limit=1)) == 1
+        assert results[0].get(timeout=120) is None
+        assert len(app.app.control.ping(timeout=120, limit=1)) == 1
         bed.drained()
         wait_for(lambda: len(ends(bed)) == 8)
         assert {*ends(bed)} == {"work", "more", "nested", "again", "limited", "last", "call0", "call9"}, worker.log()

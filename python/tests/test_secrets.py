@@ -129,7 +129,7 @@ def test_what_a_worker_logs(server: RedisServer, tmp_path: Path) -> None:
         # What it says while the server has another password, and then none.
         for id, password in (("t0", "another"), ("t1", SECRET)):
             (result,) = app.work.queue("u", [{"id": id}])
-            result.get(timeout=30)
+            result.get(timeout=120)
             admin.execute_command("ACL", "SETUSER", "user", "resetpass", f">{password}")
             admin.execute_command("CLIENT", "KILL", "USER", "user")
             if id == "t0":

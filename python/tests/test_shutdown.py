@@ -8,11 +8,12 @@ import time
 import celery
 import pytest
 
-from bed import WORK, Bed, ends, starts
+from bed import GATED, WORK, Bed, ends, starts
 from servers import wait_for
 
 TASKS = (
     WORK
+    + GATED
     + '''
 @vtrr.task
 def first_time_long(self, seconds=60):
@@ -26,7 +27,7 @@ def first_time_long(self, seconds=60):
 def retried(self):
     note("start", self)
     if not self.request.retries:
-        raise self.retry(countdown=3)
+        raise self.retry(countdown=6)
     note("end", self)
 '''
 )
@@ -37,7 +38,7 @@ def shut_down_cold(bed: Bed, pool: str, concurrency: int) -> None:
     worker = bed.worker(pool, concurrency)
     wait_for(lambda: starts(bed, "t0"))
     worker.signal(signal.SIGQUIT)
-    worker.process.wait(30)
+    worker.ended()
     bed.worker(pool, concurrency)
     bed.drained()
 
@@ -46,12 +47,16 @@ def shut_down_cold(bed: Bed, pool: str, concurrency: int) -> None:
 def test_a_warm_shutdown_ends_what_runs(bed: Bed, pool: str) -> None:
     """C21 (a)."""
     app = bed.load(TASKS, lease=600, sweep_interval=1)
-    app.work.queue("u", [{"id": f"t{i}", "args": [1]} for i in range(4)])
+    app.gated.queue("u", [{"id": f"t{i}"} for i in range(4)])
     worker = bed.worker(pool, 1)
     wait_for(lambda: starts(bed, "t0"))
-    assert worker.stop() == 0
+    worker.signal(signal.SIGTERM)
+    wait_for(lambda: "Warm shutdown" in worker.log())
+    bed.store.rpush(f"gate:{bed.name}", 1)
+    assert worker.ended() == 0
     assert sorted(ends(bed)) == [event["id"] for event in bed.events("start")] == ["t0"]
     assert bed.state() == {"queued": 3, "leased": 0, "delayed": 0, "dead": 0}
+    bed.store.rpush(f"gate:{bed.name}", 1, 1, 1)
     bed.worker(pool, 1)
     bed.drained()
     assert sorted(ends(bed)) == ["t0", "t1", "t2", "t3"]
@@ -98,7 +103,7 @@ def test_a_second_interrupt_is_a_cold_shutdown(bed: Bed) -> None:
     wait_for(lambda: "Warm shutdown" in worker.log())
     time.sleep(1)  # two of a kind may be delivered as one
     worker.signal(signal.SIGINT)
-    worker.process.wait(30)
+    worker.ended()
     bed.worker(concurrency=1)
     bed.drained()
     assert sorted(ends(bed)) == ["t0"]

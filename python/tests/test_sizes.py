@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
-import subprocess
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
+import redis
 
 from bed import Bed
 from vtrr_queue import InvalidArgument
@@ -59,39 +57,37 @@ def test_a_call_of_many_large_tasks_is_stored(app: Any, bed: Bed) -> None:
     assert app.vtrr.cancel([result.id for result in results[1:]]) == {result.id: "done" for result in results[1:]}
 
 
-PING = """
-import sys, time, redis
-client = redis.Redis(port=int(sys.argv[1]))
-client.ping()
-print("ready", flush=True)
-worst = 0.0
-while client.exists("stop") == 0:
-    begin = time.perf_counter()
-    client.ping()
-    worst = max(worst, time.perf_counter() - begin)
-    time.sleep(0.002)
-print(worst)
-"""
+class Metered(redis.Redis):
+    """Notes how much of the server's processor each script takes, in seconds: so long a ping waits, whatever else the
+    machine does."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.took: list[float] = []
+
+    def used(self) -> float:
+        cpu = super().execute_command("INFO", "cpu")
+        return float(cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"])
+
+    def execute_command(self, *words: Any, **options: Any) -> Any:
+        if words[0] != "EVALSHA":
+            return super().execute_command(*words, **options)
+        before = self.used()
+        answer = super().execute_command(*words, **options)
+        self.took.append(self.used() - before)
+        return answer
 
 
 @pytest.mark.parametrize("tagging", ["head", "all"])
 def test_a_ping_beside_a_huge_call_answers_within_50_ms(bed: Bed, tagging: str) -> None:
     bed.store.flushall()
     app = bed.load(TASKS, tagging=tagging)
-    count, worst = 100_000, math.inf
-    # The machine may be busy with something else: the best of three is the server's.
-    for _ in range(3):
-        bed.server.client(0).flushall()
-        words = [sys.executable, "-c", PING, str(bed.server.port)]
-        ping = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert ping.stdout is not None
-        assert ping.stdout.readline() == "ready\n"
-        results = app.work.queue("u", ({"args": ["a" * 100]} for _ in range(count)))
-        bed.server.client(0).set("stop", 1)
-        worst = min(worst, float(ping.communicate(timeout=20)[0]))
-        assert app.vtrr.stats().queued == len(results) == count
-        if worst < 0.05:
-            break
-    assert worst < 0.05
+    count = 100_000
+    client = app.vtrr.redis_client = Metered(port=bed.server.port, db=3)
+    results = app.work.queue("u", ({"args": ["a" * 100]} for _ in range(count)))
+    assert app.vtrr.stats().queued == len(results) == count
+    # In pieces, between which the server answers others.
+    assert len(client.took) >= count / 1000
+    assert max(client.took) < 0.05
     assert [it.id for it in dequeue(app, 1000)] == [result.id for result in results[:1000]]
     bed.store.flushall()

@@ -14,6 +14,7 @@ from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.utils.serialization import create_exception_cls
+from kombu.exceptions import EncodeError
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ STATELESS = (DisabledBackend, RPCBackend)
 
 # Marks requests of tasks of ours; of no others are states touched.
 OURS = "vtrr_partition"
+# Marks errors of a backend that was away.
+AWAY = "vtrr_away"
 # How much of a text a plainer form keeps: of an error's, and the end of a traceback.
 MOST_TEXT, MOST_TRACEBACK = 1_000, 4_000
 
@@ -37,15 +40,23 @@ def guard(backend: Any) -> Any:
         own = backend.store_result
 
         def store_result(task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **more: Any) -> Any:
+            if getattr(result, AWAY, False):
+                raise result
             try:
                 return own(task_id, result, state, traceback=traceback, request=request, **more)
-            except (SoftTimeLimitExceeded, MemoryError):
+            except (SoftTimeLimitExceeded, MemoryError, EncodeError):
                 raise
             except Exception as error:
-                # Of a result that cannot be stored Celery makes a failure, which comes here then.
-                if state not in states.EXCEPTION_STATES or not hasattr(request, OURS):
+                if not hasattr(request, OURS):
                     raise
-                return _store_plainer(backend, own, task_id, result, state, traceback, request, error)
+                if state in states.EXCEPTION_STATES:
+                    return _store_plainer(backend, own, task_id, result, state, traceback, request, error)
+                # Of a result that cannot be stored Celery makes a failure, which comes here then. Not of one that was not
+                # refused: the backend may be back by then, and the task has not failed.
+                if not _succeeds(backend.get_state, uuid()):
+                    setattr(error, AWAY, True)
+                    raise
+                return own(task_id, result, state, traceback=traceback, request=request, **more)
 
         backend.store_result = store_result
     return backend

@@ -1,10 +1,12 @@
 //! A worker and a producer for `make chaos` (see `chaos/` beside this crate): they do what a user's would, and write down
 //! what they see, in files that no fault touches. All settings come from the environment.
 
+mod hand;
 mod ledger;
 mod mutant;
 mod produce;
 mod settings;
+mod stopping;
 mod watched;
 mod work;
 
@@ -18,7 +20,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .init();
     match std::env::args().nth(1).as_deref() {
         Some("work") => work::run().await,
+        Some("hand") => hand::run().await,
         Some("produce") => produce::run().await,
-        other => Err(format!("the first argument must be `work` or `produce`, not {other:?}").into()),
+        other => Err(format!("the first argument must be `work`, `hand` or `produce`, not {other:?}").into()),
     }
 }

@@ -14,6 +14,8 @@ pub(crate) enum Mutant {
     ForgetRunning,
     /// A retry that is due is not placed.
     DropDueRetry,
+    /// What ran and gave itself back is free, as if it had not run.
+    FreeReturns,
 }
 
 impl Mutant {
@@ -22,6 +24,7 @@ impl Mutant {
             "skip-ack-check" => Self::SkipAckCheck,
             "forget-running" => Self::ForgetRunning,
             "drop-due-retry" => Self::DropDueRetry,
+            "free-returns" => Self::FreeReturns,
             _ => return Err(format!("no mutant {name:?}").into()),
         })
     }
@@ -31,6 +34,7 @@ impl Mutant {
         match self {
             Self::SkipAckCheck => ("if theirs ~= token then return 2 end", ""),
             Self::ForgetRunning => ("running.new[partition] = n > 0 and n or false", ""),
+            Self::FreeReturns => ("local paid = how ~= 'ran'", "local paid = true"),
             Self::DropDueRetry => (
                 "if h and SET_OF[h.place] == 'delayed' then",
                 "if h and h.place == 'r' then put(plan.held, id, nil) elseif h and SET_OF[h.place] == 'delayed' then",

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use vtrr_queue::worker::BoxError;
 use vtrr_queue::{Queue, Redis, Runner, Task, TaskId};
 
 use crate::ledger::Ledger;
 use crate::settings::{self, number, text};
+use crate::stopping::Stopping;
 use crate::watched::TIME_LIMIT;
 
 /// With so many queued it waits.
@@ -25,6 +25,7 @@ struct Producer {
     max_ms: u64,
     random: Rng,
     calls: u64,
+    stopping: Stopping,
 }
 
 pub(crate) async fn run() -> Result<(), BoxError> {
@@ -37,18 +38,14 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         max_ms: number("CHAOS_MAX_MS")?,
         random: Rng::with_seed(number("CHAOS_SEED")?),
         calls: 0,
+        stopping: Stopping::heeded()?,
     };
     producer.ledger.note("ready", "");
-    let mut stop = signal(SignalKind::terminate())?;
-    let mut stopping = false;
-    while !stopping {
+    while !producer.stopping.has_come() {
         // A call that has begun is brought to its end: what was offered is accounted for.
-        producer.call(&mut stop, &mut stopping).await?;
-        while !stopping && producer.has_enough().await {
-            tokio::select! {
-                () = sleep(Duration::from_millis(20)) => {}
-                _ = stop.recv() => stopping = true,
-            }
+        producer.call().await?;
+        while !producer.stopping.has_come() && producer.has_enough().await {
+            sleep(Duration::from_millis(20)).await;
         }
     }
     producer.ledger.note("stopped", "");
@@ -61,7 +58,7 @@ impl Producer {
     }
 
     /// One call of some tasks, until it is accepted.
-    async fn call(&mut self, stop: &mut tokio::signal::unix::Signal, stopping: &mut bool) -> Result<(), BoxError> {
+    async fn call(&mut self) -> Result<(), BoxError> {
         self.calls += 1;
         let call = format!("{}-{}", self.name, self.calls);
         // Each producer has partitions of its own, so that the order in them is its own.
@@ -79,10 +76,7 @@ impl Producer {
                 }
                 Err(error) => self.ledger.note("refused", &format!("{call} {:?}", error.kind())),
             }
-            tokio::select! {
-                () = sleep(Duration::from_millis(100)) => {}
-                _ = stop.recv() => *stopping = true,
-            }
+            sleep(Duration::from_millis(100)).await;
         }
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use vtrr_queue::worker::BoxError;
 use vtrr_queue::{Queue, Redis};
 
+use crate::mutant::Mutant;
+
 pub(crate) fn text(name: &str) -> Result<String, BoxError> {
     env::var(name).map_err(|error| format!("{name}: {error}").into())
 }
@@ -22,6 +24,11 @@ pub(crate) fn milliseconds(name: &str) -> Result<Duration, BoxError> {
 
 pub(crate) fn queue() -> Result<Queue, BoxError> {
     Ok(Queue::new(text("CHAOS_QUEUE")?)?)
+}
+
+/// How this build is wrong on purpose, if it is.
+pub(crate) fn mutant() -> Result<Option<Mutant>, BoxError> {
+    env::var("CHAOS_MUTANT").ok().map(|name| Mutant::parse(&name)).transpose()
 }
 
 /// `redis://…`, `sentinel:MASTER:URL,URL` or `cluster:URL,URL`.

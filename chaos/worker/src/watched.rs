@@ -95,10 +95,10 @@ impl<C> Seen<C> {
     fn note(&self, call: &Call, settlements: &[Vec<u8>], answer: &Value) {
         let Value::List(answer) = answer else { return };
         let ledger = &self.witness.ledger;
+        let sent = self.sent.load(Ordering::Relaxed);
         if let Some(Value::List(codes)) = answer.first() {
             for (settlement, code) in settlements.chunks(5).zip(codes) {
                 let [id, token, outcome, delay, _] = settlement else { continue };
-                let sent = self.sent.load(Ordering::Relaxed);
                 let words = [id, token, outcome, delay].map(|bytes| String::from_utf8_lossy(bytes));
                 ledger.note("settled", &format!("{} {} {sent}", words.join(" "), text(code)));
             }
@@ -110,7 +110,7 @@ impl<C> Seen<C> {
                 if let Value::List(fields) = delivery
                     && let [id, token, count, ..] = fields.as_slice()
                 {
-                    ledger.note("took", &format!("{} {} {}", text(id), text(token), text(count)));
+                    ledger.note("took", &format!("{} {} {} {sent}", text(id), text(token), text(count)));
                 }
             }
         }

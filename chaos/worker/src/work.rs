@@ -10,7 +10,6 @@ use vtrr_queue::worker::{BoxError, Options};
 use vtrr_queue::{Context, Worker};
 
 use crate::ledger::Ledger;
-use crate::mutant::Mutant;
 use crate::settings::{self, milliseconds, number};
 use crate::watched::{TIME_LIMIT, Watched};
 
@@ -77,9 +76,8 @@ impl Bodies {
 
 pub(crate) async fn run() -> Result<(), BoxError> {
     let ledger = Arc::new(Ledger::open()?);
-    let mutant = std::env::var("CHAOS_MUTANT").ok().map(|name| Mutant::parse(&name)).transpose()?;
     let spoil = PathBuf::from(settings::text("CHAOS_FOLDER")?).join("spoil");
-    let runner = Watched::new(settings::store()?.time_limit(TIME_LIMIT), Arc::clone(&ledger), mutant, spoil);
+    let runner = Watched::new(settings::store()?.time_limit(TIME_LIMIT), Arc::clone(&ledger), settings::mutant()?, spoil);
     let bodies = Arc::new(Bodies(Arc::clone(&ledger)));
     macro_rules! body {
         ($name:ident) => {{
@@ -103,8 +101,9 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         builder = builder.register("fresh", body!(work));
     }
     let worker = builder.build()?;
-    ledger.note("ready", "");
-    worker.run().await?;
+    // Polled second: by then the worker heeds signals.
+    let (ended, ()) = tokio::join!(worker.run(), async { ledger.note("ready", "") });
+    ended?;
     ledger.note("stopped", "");
     Ok(())
 }

@@ -11,6 +11,8 @@ mod call;
 mod command;
 mod error;
 mod keys;
+mod layout;
+mod lossless;
 mod memory;
 mod queue;
 #[cfg(feature = "redis")]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, shown};
 use crate::keys::{self, text};
+use crate::layout::Layout;
 use crate::tag::Weight;
 
 /// Longest payload of one task, in bytes, with its prefix: 4 MiB.
@@ -122,20 +123,16 @@ impl Body {
     /// The body of a call: task name, positional and named arguments.
     ///
     /// `arguments` that serialise to a list become `args`, those that serialise to an object become `kwargs`, nothing
-    /// (`()`, `None`) becomes no arguments, and any other value becomes the one positional argument.
+    /// (`()`, `None`) becomes no arguments, and any other value becomes the one positional argument. A handler of the same type
+    /// gets what was given.
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for what would come back from JSON as something else: floats that are not finite,
+    /// `Some` of nothing (`Some(())`, `Some(None)`), integers of more than 64 bits, two fields of one name.
     pub fn call(task_name: &str, arguments: &impl Serialize) -> Result<Self> {
-        use serde_json::Value as Json;
-        let arguments = serde_json::to_value(arguments).map_err(|error| {
-            Error::invalid("arguments", format_args!("something that fails with: {error}"), "serialisable to JSON")
-        })?;
-        let (args, kwargs) = match arguments {
-            Json::Null => (Json::Array(Vec::new()), Json::Object(serde_json::Map::new())),
-            Json::Array(_) => (arguments, Json::Object(serde_json::Map::new())),
-            Json::Object(_) => (Json::Array(Vec::new()), arguments),
-            one => (Json::Array(vec![one]), Json::Object(serde_json::Map::new())),
-        };
-        let name = Json::from(text("task_name", task_name.to_owned())?);
-        Self::from_json(format!("{{\"task_name\":{name},\"args\":{args},\"kwargs\":{kwargs}}}"))
+        let Layout { args, kwargs, shape } = Layout::of(arguments)?;
+        let name = json_string(&text("task_name", task_name.to_owned())?);
+        let shape = shape.map_or_else(String::new, |shape| format!(",\"shape\":{}", shape.json()));
+        Self::from_json(format!("{{\"task_name\":{name},\"args\":{args},\"kwargs\":{kwargs}{shape}}}"))
     }
 
     /// The text of the object.

@@ -7,18 +7,26 @@ use serde_json::value::RawValue;
 use serde_json::{Error, Result};
 use std::collections::BTreeMap;
 
+use crate::layout::Shape;
+
 /// Positional and named arguments, as stored.
 #[derive(Debug, Clone)]
 pub(super) struct Arguments<'de> {
     args: Vec<&'de RawValue>,
     /// None if there are no named ones.
     kwargs: Option<&'de RawValue>,
+    /// What they were, where they do not tell.
+    shape: Option<Shape>,
 }
 
 impl<'de> Arguments<'de> {
-    /// Takes the fields `args` and `kwargs` of a body; missing and `null` mean none.
-    pub(super) fn read(args: Option<&'de RawValue>, kwargs: Option<&'de RawValue>) -> Result<Self> {
-        let args = match args {
+    /// Takes the fields `args`, `kwargs` and `shape` of a body; missing and `null` mean none.
+    pub(super) fn read(
+        args: Option<&'de RawValue>,
+        kwargs: Option<&'de RawValue>,
+        shape: Option<&'de RawValue>,
+    ) -> Result<Self> {
+        let args: Vec<_> = match args {
             Some(list) => serde_json::from_str(list.get()).map_err(|_| Error::custom("args is not a list"))?,
             None => Vec::new(),
         };
@@ -28,10 +36,15 @@ impl<'de> Arguments<'de> {
             Some((object, Some(inside))) if !inside.trim().is_empty() => Some(object),
             _ => None,
         };
-        Ok(Self { args, kwargs })
+        // It may be of other arguments, if somebody has changed these.
+        let shape = shape.and_then(|shape| Shape::read(shape.get()));
+        let expected = usize::from(shape == Some(Shape::One));
+        let shape = shape.filter(|_| args.len() == expected && kwargs.is_none());
+        Ok(Self { args, kwargs, shape })
     }
 
-    /// Into a handler's type. One positional argument is also taken for the whole, where it does not fit otherwise.
+    /// Into a handler's type. One positional argument is also taken for the whole, where it does not fit otherwise, and none for
+    /// an empty list.
     pub(super) fn decode<A: DeserializeOwned>(&self) -> Result<A> {
         let error = match A::deserialize(self.clone()) {
             Ok(arguments) => return Ok(arguments),
@@ -39,6 +52,7 @@ impl<'de> Arguments<'de> {
         };
         match (self.args.as_slice(), self.kwargs) {
             ([one], None) => serde_json::from_str(one.get()).map_err(|_| error),
+            ([], None) => A::deserialize(Self { shape: Some(Shape::List), ..self.clone() }).map_err(|_| error),
             _ => Err(error),
         }
     }
@@ -58,6 +72,12 @@ impl<'de> Arguments<'de> {
 
     fn is_empty(&self) -> bool {
         self.args.is_empty() && self.kwargs.is_none()
+    }
+
+    /// The one argument, if it is a value that is written as a list: bytes.
+    fn bytes(&self) -> Option<&'de RawValue> {
+        let one = *self.args.first().filter(|_| self.shape == Some(Shape::One))?;
+        one.get().starts_with('[').then_some(one)
     }
 }
 
@@ -84,12 +104,15 @@ impl<'de> Deserializer<'de> for Arguments<'de> {
         deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf
     }
 
-    /// A JSON value: the list, or the object if there are named arguments only.
+    /// A JSON value: what the producer gave. Who does not say has given the object if there are named arguments only, nothing if
+    /// there are none, else the list.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        if self.kwargs.is_some() && self.args.is_empty() {
-            self.deserialize_map(visitor)
-        } else {
-            self.deserialize_seq(visitor)
+        match self.shape {
+            Some(Shape::One) => self.one()?.deserialize_any(visitor),
+            Some(Shape::Object) => self.deserialize_map(visitor),
+            None if self.is_empty() => visitor.visit_unit(),
+            None if self.args.is_empty() => self.deserialize_map(visitor),
+            _ => self.deserialize_seq(visitor),
         }
     }
 
@@ -102,7 +125,7 @@ impl<'de> Deserializer<'de> for Arguments<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        if self.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
+        if self.is_empty() && self.shape.is_none() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
@@ -113,11 +136,17 @@ impl<'de> Deserializer<'de> for Arguments<'de> {
         if self.kwargs.is_some() {
             return Err(self.mismatch("positional arguments only"));
         }
+        if let Some(bytes) = self.bytes() {
+            return bytes.deserialize_seq(visitor);
+        }
         visitor.visit_seq(SeqDeserializer::new(self.args.into_iter()))
     }
 
     /// The positional arguments; the named ones are the last element, which may be missing if there are none.
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value> {
+        if let Some(bytes) = self.bytes() {
+            return bytes.deserialize_tuple(len, visitor);
+        }
         let named = match self.kwargs {
             None if self.args.len() + 1 == len => Some(nothing()?),
             kwargs => kwargs,
@@ -179,108 +208,4 @@ impl<'de> Deserializer<'de> for Arguments<'de> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde::{Deserialize, Serialize};
-    use serde_json::json;
-
-    use super::*;
-    use crate::task::{Body, Payload};
-    use crate::worker::stored::Stored;
-
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Resize {
-        path: String,
-        width: u32,
-        #[serde(default)]
-        force: bool,
-    }
-
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    enum Shape {
-        Point,
-        Circle { radius: u8 },
-    }
-
-    fn decode<A: DeserializeOwned>(args: &str, kwargs: &str) -> Result<A> {
-        Arguments::read(Some(serde_json::from_str(args)?), Some(serde_json::from_str(kwargs)?))?.decode()
-    }
-
-    fn round<A: Serialize + DeserializeOwned>(arguments: &A) -> A {
-        let body = Body::call("t", arguments).unwrap();
-        let payload = Payload([b"{", body.rest()].concat());
-        let stored = Stored::read(&payload).unwrap();
-        Arguments::read(stored.args, stored.kwargs).unwrap().decode().unwrap()
-    }
-
-    #[test]
-    fn what_a_producer_gives_is_what_a_handler_gets() {
-        assert_eq!(round(&()), ());
-        assert_eq!(round(&5), 5);
-        assert_eq!(round(&"a".to_owned()), "a");
-        assert_eq!(round(&("a".to_owned(), 5, [1, 2])), ("a".to_owned(), 5, [1, 2]));
-        assert_eq!(round(&(vec![1, 2],)), (vec![1, 2],));
-        assert_eq!(round(&vec![1, 2, 3]), [1, 2, 3]);
-        assert_eq!(round(&vec![vec![1, 2]]), [[1, 2]]);
-        assert_eq!(round(&None::<u8>), None);
-        assert_eq!(round(&Some(1.5)), Some(1.5));
-        let resize = || Resize { path: "a".into(), width: 5, force: true };
-        assert_eq!(round(&resize()), resize());
-        assert_eq!(round(&(1, resize())), (1, resize()));
-        assert_eq!((round(&Shape::Point), round(&Shape::Circle { radius: 3 })), (Shape::Point, Shape::Circle { radius: 3 }));
-    }
-
-    #[test]
-    fn a_float_is_the_same_to_the_last_bit() {
-        let mut bits = 88_172_645_463_325_252_u64;
-        for _ in 0..10_000 {
-            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let ordinary = bits as f64 / 1e16;
-            for float in [ordinary, f64::from_bits(bits)].into_iter().filter(|float| float.is_finite()) {
-                assert_eq!(round(&float).to_bits(), float.to_bits(), "{float}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_struct_takes_arguments_as_python_binds_them() {
-        let expected = Resize { path: "a".into(), width: 5, force: true };
-        assert_eq!(decode::<Resize>(r#"["a"]"#, r#"{"force":true,"width":5}"#).unwrap(), expected);
-        assert_eq!(decode::<Resize>(r#"["a",5,true]"#, "{}").unwrap(), expected);
-        assert_eq!(decode::<Resize>(r#"[{"path":"a","width":5,"force":true}]"#, "{ }").unwrap(), expected);
-        for (args, kwargs, words) in [
-            (r#"["a",5]"#, r#"{"width":6}"#, "duplicate field `width`"),
-            (r#"["a",5,true,1]"#, "{}", "up to 3 arguments, not 4"),
-            (r#"["a"]"#, "{}", "missing field `width`"),
-        ] {
-            let error = decode::<Resize>(args, kwargs).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
-        }
-    }
-
-    #[test]
-    fn one_argument_is_also_the_whole() {
-        assert_eq!(decode::<Vec<u8>>("[[1,2]]", "{}").unwrap(), [1, 2]);
-        assert_eq!(decode::<Option<u8>>("[null]", "{}").unwrap(), None);
-        assert_eq!(decode::<BTreeMap<String, u8>>(r#"[{"a":1}]"#, "{}").unwrap(), [("a".to_owned(), 1)].into());
-        assert_eq!(decode::<(u8, BTreeMap<String, u8>)>("[1]", r#"{"a":1}"#).unwrap().1.len(), 1);
-        assert_eq!(decode::<(u8, BTreeMap<String, u8>)>("[1]", "{}").unwrap().1.len(), 0);
-        assert_eq!(decode::<serde_json::Value>("[1]", "{}").unwrap(), json!([1]));
-        assert_eq!(decode::<serde_json::Value>("[]", r#"{"a":1}"#).unwrap(), json!({"a": 1}));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_told() {
-        for (error, words) in [
-            (decode::<String>("[]", "{}").map(drop), "one positional argument, not 0 positional"),
-            (decode::<String>("[1]", "{}").map(drop), "expected a string"),
-            (decode::<()>("[1]", "{}").map(drop), "no arguments, not 1 positional"),
-            (decode::<(u8, u8)>("[1,2,3]", "{}").map(drop), "invalid length 3"),
-            (decode::<Vec<u8>>("[1]", r#"{"a":1}"#).map(drop), "positional arguments only, not 1 positional and named ones"),
-            (decode::<u8>("{}", "{}").map(drop), "args is not a list"),
-            (decode::<u8>("[1]", "[]").map(drop), "kwargs is not an object"),
-        ] {
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
-        }
-    }
-}
+mod tests;

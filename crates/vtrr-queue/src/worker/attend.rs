@@ -123,7 +123,7 @@ impl Attendant {
         };
         let task_name = stored.task_name.into_owned();
         let context = Context::new(Arc::clone(&delivery), task_name, stored.retries, cancelled);
-        let arguments = Arguments::read(stored.args, stored.kwargs);
+        let arguments = Arguments::read(stored.args, stored.kwargs, stored.shape);
         let running = async {
             let began = Instant::now();
             // The handler's synchronous part may panic as well as its future, and decoding runs the user's code too.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::BoxError;
-use super::stored::Layout;
 use crate::error::Result;
+use crate::layout::Layout;
 
 /// Asks for the task to be run again, as `self.retry()` does in Celery: return it as the handler's error.
 ///
@@ -53,7 +53,7 @@ impl Retry {
     /// With other arguments, laid out as [`Body::call`](crate::Body::call) does it: a list or tuple replaces the
     /// positional ones, a struct the named ones, and the other kind is emptied.
     ///
-    /// Errors: [`Invalid`](crate::ErrorKind::Invalid) if they cannot be written as JSON.
+    /// Errors: [`Invalid`](crate::ErrorKind::Invalid) if they cannot be written as JSON, or would come back as something else.
     pub fn args(mut self, arguments: &impl Serialize) -> Result<Self> {
         self.0.layout = Some(Layout::of(arguments)?);
         Ok(self)

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
+use crate::layout::{Layout, Shape};
 use crate::task::{Body, Payload};
 
 /// What a worker reads of a payload; the arguments stay as they were written.
@@ -17,6 +18,9 @@ pub(super) struct Stored<'a> {
     pub(super) args: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub(super) kwargs: Option<&'a RawValue>,
+    /// What the arguments were, where they do not tell; or whatever others have put there.
+    #[serde(borrow, default)]
+    pub(super) shape: Option<&'a RawValue>,
     /// How often it was run again by a retry.
     #[serde(default)]
     pub(super) retries: u32,
@@ -28,29 +32,6 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Positional and named arguments as JSON texts.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Layout {
-    args: String,
-    kwargs: String,
-}
-
-impl Layout {
-    /// As [`Body::call`] lays them out; object fields keep their order.
-    pub(super) fn of(arguments: &impl Serialize) -> Result<Self> {
-        let text = serde_json::to_string(arguments).map_err(|error| {
-            Error::invalid("args", format_args!("something that fails with: {error}"), "serialisable to JSON")
-        })?;
-        let (args, kwargs) = match text.as_bytes().first() {
-            Some(b'[') => (text, "{}".into()),
-            Some(b'{') => ("[]".into(), text),
-            Some(b'n') => ("[]".into(), "{}".into()),
-            _ => (format!("[{text}]"), "{}".into()),
-        };
-        Ok(Self { args, kwargs })
-    }
-}
-
 /// Where the fields are that a retry changes.
 #[derive(Deserialize)]
 struct Fields<'a> {
@@ -58,6 +39,8 @@ struct Fields<'a> {
     args: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     kwargs: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    shape: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     retries: Option<&'a RawValue>,
 }
@@ -77,6 +60,11 @@ pub(super) fn retried(payload: &Payload, retries: u32, layout: Option<&Layout>) 
     let mut edits = vec![("retries", fields.retries, retries.as_str())];
     if let Some(layout) = layout {
         edits.extend([("args", fields.args, layout.args.as_str()), ("kwargs", fields.kwargs, layout.kwargs.as_str())]);
+        // What others have put there stays.
+        let ours = fields.shape.is_none_or(|old| old.get() == "null" || Shape::read(old.get()).is_some());
+        if ours && (fields.shape.is_some() || layout.shape.is_some()) {
+            edits.push(("shape", fields.shape, layout.shape.map_or("null", Shape::json)));
+        }
     }
     let end = body.len() - 1;
     let mut edits: Vec<_> = edits
@@ -148,7 +136,12 @@ mod tests {
         let layout = |arguments: &str| Layout::of(&serde_json::from_str::<serde_json::Value>(arguments).unwrap()).unwrap();
         let expected = r#"{"task_name":"t","kwargs":{},"args":[1,2],"x":"}","retries":3}"#;
         assert_eq!(next(old, 3, Some(&layout("[1,2]"))), expected);
-        assert_eq!(next(old, 3, Some(&layout("5"))), expected.replace("[1,2]", "[5]"));
+        let one = expected.replace("[1,2]", "[5]").replace("\"retries\"", "\"shape\":\"one\",\"retries\"");
+        assert_eq!(next(old, 3, Some(&layout("5"))), one);
+        assert_eq!(next(&one, 3, Some(&layout("[1,2]"))), one.replace("[5]", "[1,2]").replace("\"one\"", "null"));
+        let theirs = one.replace("\"one\"", "[7]");
+        assert_eq!(next(&theirs, 3, Some(&layout("6"))), theirs.replace("[5]", "[6]"));
+        assert_eq!(next(&one, 3, Some(&layout("[]"))), one.replace("[5]", "[]").replace("\"one\"", "\"list\""));
         assert_eq!(next(old, 3, Some(&layout("null"))), expected.replace("[1,2]", "[]"));
         let expected = r#"{"task_name":"t","args":[],"kwargs":{"b":2},"retries":1}"#;
         assert_eq!(next(r#"{"task_name":"t"}"#, 1, Some(&layout(r#"{"b":2}"#))).len(), expected.len());

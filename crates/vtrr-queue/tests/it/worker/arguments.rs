@@ -1,10 +1,12 @@
 //! From what a producer gives to what a handler gets.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use vtrr_queue::worker::BoxError;
-use vtrr_queue::{Body, Context, Runner, Task};
+use vtrr_queue::{Body, Context, ErrorKind, Retry, Runner, Task};
 
 use super::bed::{Bed, Working, events};
 
@@ -104,4 +106,55 @@ pub(super) async fn an_unreadable_payload_is_a_dead_letter_and_the_next_task_run
     bed.drained().await;
     let summary = worker.stop().await;
     assert_eq!((summary.failed, summary.succeeded), (3, 1));
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Untagged {
+    Number(i64),
+    List(Vec<u8>),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Empty {}
+
+/// Runs a task with this argument: what its handler gets, first at once and then by a retry with the same.
+async fn comes_out<A>(bed: &Bed<impl Runner + Clone + 'static>, value: A)
+where
+    A: Serialize + serde::de::DeserializeOwned + std::fmt::Debug + Clone + PartialEq + Send + 'static,
+{
+    let (tell, mut told) = events();
+    let worker = Working::start(bed.worker().register("t", move |context: Context, value: A| {
+        let again = (context.retries() == 0).then(|| Retry::after(Duration::ZERO).args(&value).unwrap());
+        tell.send(value).unwrap();
+        async move { again.map_or(Ok(()), Err) }
+    }));
+    bed.enqueue("p", [Task::new("t", &value).unwrap()]).await;
+    assert_eq!(told.take(2).await, [value.clone(), value]);
+    bed.drained().await;
+    worker.stop().await;
+}
+
+pub(super) async fn what_goes_in_comes_out(runner: impl Runner + Clone + 'static) {
+    let bed = Bed::new(runner);
+    for value in [json!(null), json!(1), json!([1]), json!("a"), json!([]), json!({}), json!({"a": []})] {
+        comes_out(&bed, value).await;
+    }
+    for value in [Untagged::Number(1), Untagged::List(vec![1]), Untagged::List(vec![])] {
+        comes_out(&bed, value.clone()).await;
+        comes_out(&bed, Some(value)).await;
+    }
+    comes_out(&bed, Some(Empty {})).await;
+    comes_out(&bed, None::<Empty>).await;
+    comes_out(&bed, Some(Vec::<u8>::new())).await;
+    comes_out(&bed, (1, "a".to_owned())).await;
+    // Nothing else is stored.
+    for (refused, words) in [
+        (Task::new("t", &f64::INFINITY), "arguments must be finite in each float: JSON has no others, not inf"),
+        (Task::new("t", &(1, vec![f64::NAN])), "not NaN"),
+        (Task::new("t", &Some(())), "not a `Some` of nothing"),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(words), "{error}");
+    }
 }

@@ -36,6 +36,7 @@ macro_rules! on_every_runner {
 on_every_runner! {
     arguments:
         arguments_arrive_typed
+        what_goes_in_comes_out
         arguments_that_do_not_fit_are_a_dead_letter_at_once
         an_unreadable_payload_is_a_dead_letter_and_the_next_task_runs;
     retries:

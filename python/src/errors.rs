@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
-use vtrr_queue::{Bound, Error, ErrorKind};
+use vtrr_queue::{Error, ErrorKind};
 
 fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -30,7 +30,7 @@ pub(crate) fn from_core(py: Python<'_>, error: &Error) -> PyErr {
     };
     let raised = raise(py, class, error.to_string());
     if let Some(bound) = error.bound() {
-        let name = if bound == Bound::Partition { "max_queued_per_partition" } else { "max_queued" };
+        let name = if bound == vtrr_queue::Bound::Partition { "max_queued_per_partition" } else { "max_queued" };
         // Only a class that somebody has put in place of ours could refuse it.
         let _ = raised.value(py).setattr("bound", name);
     }

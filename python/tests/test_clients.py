@@ -14,6 +14,7 @@ from bed import HEADER, PACKAGE, Bed
 from clients import FORMS, Servers, places
 from vtrr_queue import InvalidArgument, Purged, VTRRQueue
 from vtrr_queue._core import Queue
+from vtrr_queue.client import run
 
 TEXT = "ünï 😀\n"
 
@@ -185,3 +186,44 @@ def test_an_answer_that_contains_itself_is_refused() -> None:
     answer.append(answer)
     with pytest.raises(NotImplementedError, match="16 lists within lists"):
         Queue("q").peek(1).decode(answer)
+
+
+class Clock:
+    """A clock that a test moves, instead of the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("takes", "calls"), [(0.0, 4), (5.0, 4), (12.0, 3), (40.0, 1), (100.0, 1)])
+def test_an_enqueue_is_not_sent_again_when_the_server_may_have_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch, takes: float, calls: int
+) -> None:
+    clock, came = Clock(), list[float]()
+    monkeypatch.setattr("vtrr_queue.client.time", clock)
+
+    class Away:
+        def execute_command(self, *words: object, **options: object) -> None:
+            came.append(clock.now)
+            clock.now += takes
+            raise redis.exceptions.ConnectionError("the answer was lost")
+
+    core = Queue("q")
+    command = core.enqueue(Queue.prepare("a", [{}], task_name="t", dumps=json.dumps))
+    assert command.known_for == 60
+    with pytest.raises(redis.exceptions.ConnectionError):
+        run(Away(), command)
+    assert len(came) == calls
+    # Each had its time before the first was forgotten.
+    assert clock.now < 60 or len(came) == 1
+    came.clear()
+    assert core.stats().known_for is None
+    with pytest.raises(redis.exceptions.ConnectionError):
+        run(Away(), core.stats())
+    assert len(came) == 4

@@ -36,6 +36,7 @@ impl Shape {
     }
 
     /// None for what others have put there.
+    #[cfg(feature = "worker")]
     pub(crate) fn read(json: &str) -> Option<Self> {
         [Self::One, Self::List, Self::Object].into_iter().find(|shape| shape.json() == json)
     }

@@ -65,7 +65,8 @@ impl Unsettled {
             let answer = answers.get(index).copied().unwrap_or(Settled::Gone);
             if answer == Settled::Lost || answer == Settled::Gone && !repeated {
                 // A retry or release that was sent twice may have been done, and handed out again since.
-                tracing::warn!(task = %settlement.id, ?answer, repeated, "the lease was lost before the task was settled: it may run twice");
+                let lost = "the lease was lost before the task was settled: it may run twice";
+                tracing::warn!(task = %settlement.id, ?answer, repeated, "{lost}");
                 summary.lost += 1;
                 continue;
             }

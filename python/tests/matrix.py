@@ -64,12 +64,12 @@ def prepare(name: str, program: str, spec: str) -> Path:
     folder = FOLDER / name
     pip = [str(folder / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     (wheel,) = (ROOT / "target/wheels").glob("*.whl")
-    if not (folder / "done").exists():
+    requirements, done = ROOT / "python/tests/requirements.txt", folder / "done"
+    if not done.exists() or done.stat().st_mtime < requirements.stat().st_mtime:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([program, "-m", "venv", str(folder)], check=True)
-        requirements = str(ROOT / "python/tests/requirements.txt")
-        subprocess.run([*pip, "install", spec, "kombu[redis]", "-r", requirements], check=True)
-        (folder / "done").touch()
+        subprocess.run([*pip, "install", spec, "kombu[redis]", "-r", str(requirements)], check=True)
+        done.touch()
     subprocess.run([*pip, "install", "--force-reinstall", "--no-deps", str(wheel)], check=True)
     return folder / "bin/python"
 

@@ -27,6 +27,7 @@ SHORT = [
     "test_controls",
     "test_events",
     "test_health",
+    "test_revoke",
 ]
 OLD = {"5.2": "celery[redis]==5.2.*", "5.4": "celery[redis]==5.4.*"}
 

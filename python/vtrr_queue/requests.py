@@ -33,6 +33,9 @@ class TicketRequest:
         time_start: float | None
         _request_dict: dict[str, Any]
         acknowledge: Any
+        _already_revoked: bool
+        _already_cancelled: bool
+        _terminate_on_ack: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,6 +60,13 @@ class TicketRequest:
     def _runs_limited(self) -> bool:
         """Whether tasks under a limit run inside this ticket."""
         return self._is_ticket and self.vtrr.tagging == "all"
+
+    def revoked(self) -> bool:
+        if self._is_bound:
+            # Celery's ids of revoked tasks outlive these. A task that is revoked is taken out, so that its message finds
+            # nothing to claim.
+            return bool(self._already_revoked)
+        return bool(super().revoked())  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
@@ -85,6 +95,12 @@ class TicketRequest:
         if isinstance(error, TimeLimitExceeded):
             keeper.fail(self, f"TimeLimitExceeded: {error}")
         elif isinstance(error, Terminated):
+            if self._terminate_on_ack is None and not self._already_revoked and not self._already_cancelled:
+                # Nobody did: the process that had been sent it was lost, and the pool found its id among the revoked. Its
+                # task comes back by itself.
+                task_ready(self)
+                self.acknowledge()
+                return None
             keeper.fail(self, "revoked: terminated")
         return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
 

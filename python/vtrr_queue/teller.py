@@ -1,5 +1,4 @@
-"""What a worker tells the result backend on its own account, and what it hears of Celery's `revoke`. In a thread beside
-the sweep's, since a backend may hang."""
+"""What a worker tells the result backend on its own account. In a thread beside the sweep's, since a backend may hang."""
 
 from __future__ import annotations
 
@@ -9,11 +8,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery.worker import state
 
 from . import backend, forks
 from .body import look
-from .errors import VtrrError
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
@@ -40,8 +37,6 @@ class Teller(threading.Thread):
         self.died = 0
         # Those of them that are to be told of, and how often that was tried.
         self.untold: deque[tuple[dict[str, Any], int]] = deque(maxlen=10_000)
-        # Ids that Celery's own revoke had named at the last turn; Celery bounds their number.
-        self.revoked: set[str] = set()
 
     def turn(self, stats: dict[str, Any] | None) -> None:
         self.stats = stats
@@ -53,29 +48,10 @@ class Teller(threading.Thread):
             self.news.clear()
             stats = self.stats
             try:
-                self.cancel_revoked()
                 if stats is not None:
                     self.tell_of_the_dead(stats)
             except Exception as error:
                 logger.warning("%s: states could not be stored, it will be tried again: %r", self.vtrr, error)
-
-    def cancel_revoked(self) -> None:
-        """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
-        revoked = set(state.revoked)
-        new = [id for id in revoked - self.revoked if self.could_be_ours(id)]
-        answers: dict[str, str] = {}
-        if new:
-            with forks.quiet():
-                answers = self.vtrr.cancel(new)
-        # One that runs is looked at again: it may ask for a retry.
-        self.revoked = {id for id in revoked if answers.get(id) != "leased"}
-
-    def could_be_ours(self, id: Any) -> bool:
-        try:
-            self.vtrr._core.find(id)
-        except VtrrError:
-            return False
-        return True
 
     def tell_of_the_dead(self, stats: dict[str, Any]) -> None:
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 from celery.utils.nodenames import node_format
 
-from . import forks, keeper, limits
+from . import forks, keeper, limits, revokes
 from .body import look
 from .health import HealthFile
 from .teller import Teller
@@ -45,6 +45,8 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         # Before the pool forks.
         keeper.start()
         limits.note_worker(worker)
+        revokes.listen()
+        worker.vtrr_revokes = revokes.Revokes(worker.app)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
         """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel
@@ -69,6 +71,7 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         keeper.report(vtrr, file, lambda: not sweeper.stopped.is_set() and sweeper.consumes())
 
     def stop(self, worker: Any) -> None:
+        worker.vtrr_revokes.stop()
         for sweeper in self.sweepers:
             sweeper.stopped.set()
 

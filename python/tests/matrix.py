@@ -28,6 +28,7 @@ SHORT = [
     "test_events",
     "test_health",
     "test_revoke",
+    "test_embedded",
 ]
 OLD = {"5.2": "celery[redis]==5.2.*", "5.4": "celery[redis]==5.4.*"}
 

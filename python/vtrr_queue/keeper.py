@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # How long the event loop waits for a hard time limit to be written.
 WRITE_SECONDS = 1.0
+# While the last tasks of a worker end, it is looked so often whether they have.
+LAST_SECONDS = 1.0
 
 
 class _Keeper:
@@ -35,13 +37,25 @@ class _Keeper:
         self.nonce = Queue.fresh()
         self.lock = threading.Lock()
         self.requests: weakref.WeakSet[TicketRequest] = weakref.WeakSet()
-        self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event]] = queue.SimpleQueue()
-        self.threads: list[threading.Thread] = []
+        self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event] | None] = queue.SimpleQueue()
+        # By name. They end when no worker is left, nor anything to do; several may begin and end in one process.
+        self.threads: dict[str, threading.Thread] = {}
+        self.workers: set[Any] = set()
         # Where it is told for which queue that the worker is live, and whether it works on that, tasks in hand or not.
         self.files: dict[VTRRQueue, tuple[HealthFile, Callable[[], bool]]] = {}
-        # Leases are extended so often, and from when a shorter one than all before is seen.
+        # Leases are extended so often. What wakes the thread: a shorter one than all before, or a worker's end.
         self.period = 10.0
-        self.shorter = threading.Event()
+        self.news = threading.Event()
+
+    def enter(self, worker: Any) -> None:
+        with self.lock:
+            self.workers.add(worker)
+
+    def leave(self, worker: Any) -> None:
+        with self.lock:
+            self.workers.discard(worker)
+        self.news.set()
+        self.jobs.put(None)
 
     def register(self, request: TicketRequest) -> None:
         with self.lock:
@@ -57,17 +71,23 @@ class _Keeper:
         """With the lock."""
         if lease / 3 < self.period:
             self.period = lease / 3
-            self.shorter.set()
-        if not self.threads:
-            for target in (self.extend_leases, self.work):
-                thread = threading.Thread(target=target, name=f"vtrr-{target.__name__}", daemon=True)
-                self.threads.append(thread)
-                thread.start()
+            self.news.set()
+        self.begin_thread("extend_leases", self.extend_leases)
+        self.begin_thread("work", self.work)
+
+    def begin_thread(self, name: str, target: Callable[[], None]) -> None:
+        """With the lock."""
+        if name not in self.threads:
+            self.threads[name] = threading.Thread(target=target, name=f"vtrr-{name}", daemon=True)
+            self.threads[name].start()
 
     def owners(self) -> list[tuple[VTRRQueue, str]]:
         """Who may hold leases: messages that a process has begun with."""
         with self.lock:
-            return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
+            return self._owners()
+
+    def _owners(self) -> list[tuple[VTRRQueue, str]]:
+        return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
 
     def askers(self) -> list[tuple[VTRRQueue, str]]:
         """Who extends leases, and for health nobody's: an owner that holds none."""
@@ -76,9 +96,9 @@ class _Keeper:
         return [*self.owners(), *((vtrr, f"{self.nonce}/0") for vtrr, (_, works) in files if works())]
 
     def extend_leases(self) -> None:
-        while True:
-            self.shorter.wait(self.period)
-            self.shorter.clear()
+        while self.extends():
+            self.news.wait(self.period if self.workers else min(self.period, LAST_SECONDS))
+            self.news.clear()
             down: set[VTRRQueue] = set()
             answered: set[VTRRQueue] = set()
             for vtrr, owner in self.askers():
@@ -94,6 +114,23 @@ class _Keeper:
             for vtrr in answered & self.files.keys():
                 self.beat(vtrr)
 
+    def extends(self) -> bool:
+        """False where the thread is to end: without a worker, as soon as its last task has ended."""
+        with self.lock:
+            if self.workers or self._owners():
+                return True
+            del self.threads["extend_leases"]
+            files, self.files = self.files, {}
+        for vtrr in files:
+            self.end_file(vtrr, files[vtrr][0])
+        return False
+
+    def end_file(self, vtrr: VTRRQueue, file: HealthFile) -> None:
+        try:
+            file.end()
+        except OSError as error:
+            logger.warning("%s: the health_file %r could not be removed: %r", vtrr, file.path, error)
+
     def beat(self, vtrr: VTRRQueue) -> None:
         file, _ = self.files[vtrr]
         try:
@@ -103,13 +140,25 @@ class _Keeper:
 
     def post(self, what: str, vtrr: VTRRQueue, command: Any) -> threading.Event:
         done = threading.Event()
-        self.jobs.put((what, vtrr, command, done))
+        with self.lock:
+            self.jobs.put((what, vtrr, command, done))
+            self.begin_thread("work", self.work)
         return done
+
+    def next_job(self) -> tuple[str, VTRRQueue, Any, threading.Event] | None:
+        """None where the thread is to end."""
+        while True:
+            with self.lock:
+                if not self.workers and self.jobs.empty():
+                    del self.threads["work"]
+                    return None
+            if (job := self.jobs.get()) is not None:
+                return job
 
     def work(self) -> None:
         pause = threading.Event()
-        while True:
-            what, vtrr, command, done = self.jobs.get()
+        while (job := self.next_job()) is not None:
+            what, vtrr, command, done = job
             # A task that is not settled comes back when its lease has run out: no need to try for longer.
             for seconds in (0.2, 0.5, 1.0, 2.0, None):
                 try:
@@ -126,10 +175,7 @@ class _Keeper:
         if os.getpid() != self.pid:
             return
         for vtrr, (file, _) in self.files.items():
-            try:
-                file.end()
-            except OSError as error:
-                logger.warning("%s: the health_file %r could not be removed: %r", vtrr, file.path, error)
+            self.end_file(vtrr, file)
         # The children are gone by now, and what they had not settled goes back at once.
         for vtrr, owner in self.owners():
             try:
@@ -162,6 +208,16 @@ def is_here() -> bool:
     return _current is not None and _current.pid == os.getpid()
 
 
+def enter(worker: Any) -> None:
+    """A worker has started in this process: until it leaves, and its last task has ended, our threads live."""
+    _keeper().enter(worker)
+
+
+def leave(worker: Any) -> None:
+    """The worker ends."""
+    _keeper().leave(worker)
+
+
 def nonce() -> str:
     """Names this process start; no other has it."""
     return _keeper().nonce
@@ -174,7 +230,7 @@ def register(request: TicketRequest) -> None:
 
 def report(vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None:
     """From now on a file tells whether the worker is live: written whenever Redis has answered an extension, also one of
-    no lease, made while ``works()``; removed when the process exits."""
+    no lease, made while ``works()``; removed when the worker has ended."""
     _keeper().report(vtrr, file, works)
     # It has a lease from now on until it must have been answered.
     _keeper().beat(vtrr)

@@ -71,6 +71,8 @@ class TicketRequest:
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         if self._is_ticket or self._is_bound:
+            # Its threads may have ended since, where a worker stops.
+            keeper.register(self)
             # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
             self.acknowledge()
 

@@ -31,6 +31,7 @@ class Teller(threading.Thread):
         super().__init__(name=f"vtrr-tell-{vtrr.name}", daemon=True)
         self.vtrr = vtrr
         self.news = threading.Event()
+        self.stopped = False
         # The queue's numbers, where this worker is the one that sweeps.
         self.stats: dict[str, Any] | None = None
         # How many of the dead letters that there have ever been were looked at.
@@ -42,9 +43,15 @@ class Teller(threading.Thread):
         self.stats = stats
         self.news.set()
 
+    def stop(self) -> None:
+        self.stopped = True
+        self.news.set()
+
     def run(self) -> None:
         while True:
             self.news.wait()
+            if self.stopped:
+                return
             self.news.clear()
             stats = self.stats
             try:

@@ -56,6 +56,7 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
             hub.call_repeatedly(MAINTAIN_SECONDS, maintain)
 
     def start(self, worker: Any) -> None:
+        keeper.enter(self)
         self.sweepers = [Sweeper(vtrr, worker) for vtrr in getattr(worker.app, "vtrr_queues", [])]
         for sweeper in self.sweepers:
             sweeper.start()
@@ -72,8 +73,9 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, worker: Any) -> None:
         worker.vtrr_revokes.stop()
+        keeper.leave(self)
         for sweeper in self.sweepers:
-            sweeper.stopped.set()
+            sweeper.stop()
 
     terminate = stop
 
@@ -94,10 +96,22 @@ class Sweeper(threading.Thread):
         self.due = 0.0
         self.teller = Teller(vtrr)
 
+    def stop(self) -> None:
+        self.stopped.set()
+        self.teller.stop()
+
     def run(self) -> None:
-        while not self.stopped.wait(0.2):
-            if self.consumes():
-                break
+        while not self.consumes():
+            if self.stopped.wait(0.2):
+                return
+        try:
+            self.work()
+        finally:
+            self.teller.stop()
+            if self.pubsub is not None:
+                self.pubsub.close()
+
+    def work(self) -> None:
         self.warn_of_eviction()
         self.safely(self.teller.start)
         # A worker that has just started is free, whoever sweeps.

@@ -12,7 +12,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.state import task_ready
 
-from . import keeper, tickets
+from . import connections, keeper, tickets
 from .messages import kind_of
 from .run import in_words, storable
 
@@ -104,7 +104,8 @@ class TicketRequest:
                 self.acknowledge()
                 return None
             keeper.fail(self, "revoked: terminated")
-        return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
+        with connections.renewed():
+            return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft and self._is_bound:
@@ -116,7 +117,8 @@ class TicketRequest:
                 keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
             keeper.release(self, f"hard time limit of {timeout} s")
             return
-        super().on_timeout(soft, timeout)  # type: ignore[misc]
+        with connections.renewed():
+            super().on_timeout(soft, timeout)  # type: ignore[misc]
 
     def cancel(self, *args: Any, **kwargs: Any) -> None:
         if not (self._is_ticket or self._is_bound):
@@ -145,7 +147,8 @@ class TicketRequest:
             if terminated:
                 keeper.release(self, "the ticket was terminated")
             return
-        super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+        with connections.renewed():
+            super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if self._is_bound:
             if terminated:
                 keeper.fail(self, "revoked: terminated")

@@ -20,7 +20,7 @@ from celery.utils.collections import AttributeDict
 from celery.utils.functional import maybe_list
 from celery.worker.control import Panel
 
-from . import forks
+from . import connections, forks
 from .backend import STATELESS
 from .body import look
 from .errors import InvalidArgument, InvalidArgumentType
@@ -129,9 +129,10 @@ class Revokes:
                     self.thread = None
                     return
                 self.news.clear()
-            for revoke in heard:
-                self.apply(revoke)
-            self.follow()
+            with connections.renewed():
+                for revoke in heard:
+                    self.apply(revoke)
+                self.follow()
             with self.lock:
                 self.heard = [revoke for revoke in self.heard if revoke not in heard or revoke.queues]
                 pause = PAUSE_SECONDS if self.heard else self.pause()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 
-from . import backend, forks
+from . import backend, connections, forks
 from .body import look
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Teller(threading.Thread):
             stats = self.stats
             try:
                 if stats is not None:
-                    self.tell_of_the_dead(stats)
+                    with connections.renewed():
+                        self.tell_of_the_dead(stats)
             except Exception as error:
                 logger.warning("%s: states could not be stored, it will be tried again: %r", self.vtrr, error)
 

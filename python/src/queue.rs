@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use vtrr_queue::{Body, Outcome, Owner, Settlement, Tagging, TaskId, Token};
+use vtrr_queue::{Body, Cause, Outcome, Owner, Released, Settlement, Tagging, TaskId, Token};
 
 use crate::command::Command;
 use crate::errors::{bad_value, from_core};
 use crate::prepare::{Function, Prepared, name, prepare};
 
 /// A settlement as Python gives it: id, token, outcome, delay in seconds, and the outcome's text (a reason, an error or
-/// the body of a retry).
+/// the body of a retry). The outcome is `ack`; `release` (it did not run), `ran`, `lost`, `unknown`; `retry`; or the cause of
+/// a dead letter.
 type Settling = (String, String, String, f64, Option<Vec<u8>>);
 
 /// A queue by name: makes commands; does no IO.
@@ -26,7 +27,8 @@ fn or_raise<T>(py: Python<'_>, result: vtrr_queue::Result<T>) -> PyResult<T> {
 }
 
 fn seconds(py: Python<'_>, argument: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| bad_value(py, argument, "seconds, not negative", &seconds.to_string()))
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| bad_value(py, argument, "from 0 s to 10 years", &format!("{seconds} s")))
 }
 
 fn settlement(py: Python<'_>, (id, token, outcome, delay, text): Settling) -> PyResult<Settlement> {
@@ -34,15 +36,24 @@ fn settlement(py: Python<'_>, (id, token, outcome, delay, text): Settling) -> Py
     let lossy = |text: Option<Vec<u8>>| String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
     let outcome = match outcome.as_str() {
         "ack" => Outcome::Ack,
-        "release" => Outcome::Release { delay_ms, blame: text.map(|text| lossy(Some(text))) },
+        "release" => Outcome::Release { delay_ms, how: Released::Unrun },
+        "ran" => Outcome::Release { delay_ms, how: Released::Ran },
+        "lost" => Outcome::Release { delay_ms, how: Released::lost(lossy(text)) },
+        "unknown" => Outcome::Release { delay_ms, how: Released::unknown(lossy(text)) },
         "retry" => {
             let body = text.map(|text| or_raise(py, Body::from_json(text))).transpose()?;
             Outcome::Retry { delay_ms, body }
         }
-        "fail" => Outcome::Fail { error: lossy(text) },
-        other => return Err(bad_value(py, "outcome", "ack, release, retry or fail", other)),
+        word => Outcome::Fail { cause: cause(py, word)?, error: lossy(text) },
     };
-    Ok(Settlement::new(or_raise(py, TaskId::new(id))?, or_raise(py, Token::new(token))?, outcome))
+    or_raise(py, Settlement::new(or_raise(py, TaskId::new(id))?, or_raise(py, Token::new(token))?, outcome))
+}
+
+fn cause(py: Python<'_>, word: &str) -> PyResult<Cause> {
+    match Cause::from_word(word) {
+        Cause::Other(word) => Err(bad_value(py, "outcome", "ack, release, ran, lost, unknown, retry or a cause", &word)),
+        cause => Ok(cause),
+    }
 }
 
 fn ids(ids: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<TaskId>> {
@@ -155,21 +166,16 @@ impl Queue {
         Ok(self.command(py, or_raise(py, self.queue.settle(settlements))?))
     }
 
-    /// Gives back all that an owner holds; with a reason, with blame.
+    /// Gives back all that an owner holds; with a reason, as lost with its worker.
     #[pyo3(signature = (owner, reason = None))]
     fn release_owner(&self, py: Python<'_>, owner: String, reason: Option<String>) -> PyResult<Command> {
-        let owner = or_raise(py, Owner::new(owner))?;
-        Ok(self.command(
-            py,
-            match reason {
-                None => self.queue.release_owner(owner),
-                Some(reason) => self.queue.blame_owner(owner, reason),
-            },
-        ))
+        let how = reason.map_or(Released::Unrun, Released::lost);
+        Ok(self.command(py, self.queue.release_owner(or_raise(py, Owner::new(owner))?, how)))
     }
 
-    fn fail_owner(&self, py: Python<'_>, owner: String, error: String) -> PyResult<Command> {
-        Ok(self.command(py, self.queue.fail_owner(or_raise(py, Owner::new(owner))?, error)))
+    fn fail_owner(&self, py: Python<'_>, owner: String, cause: &str, error: String) -> PyResult<Command> {
+        let cause = self::cause(py, cause)?;
+        Ok(self.command(py, self.queue.fail_owner(or_raise(py, Owner::new(owner))?, cause, error)))
     }
 
     fn claim(&self, py: Python<'_>, id: String, token: String, owner: String, lease: f64) -> PyResult<Command> {
@@ -183,8 +189,10 @@ impl Queue {
         Ok(self.command(py, or_raise(py, self.queue.extend_owner(owner, seconds(py, "lease", lease)?))?))
     }
 
-    fn sweep(&self, py: Python<'_>) -> Command {
-        self.command(py, self.queue.sweep())
+    /// Sweeps, if this one leads or nobody does; for so many seconds from now on it leads then.
+    fn sweep(&self, py: Python<'_>, leader: String, span: f64) -> PyResult<Command> {
+        let leader = or_raise(py, Owner::new(leader))?;
+        Ok(self.command(py, or_raise(py, self.queue.sweep().leader(leader, seconds(py, "span", span)?))?))
     }
 
     /// At most 1,000 ids.

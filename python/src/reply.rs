@@ -22,6 +22,8 @@ pub(crate) struct Delivery {
     deliveries: u32,
     /// How many of the earlier ones count against it.
     blames: u32,
+    /// How many of them lost their worker or lease, since the task last ended one itself.
+    losses: u32,
     /// None for a task that 0.1.0 stored.
     partition: Option<String>,
     /// The task as stored, JSON.
@@ -34,6 +36,7 @@ fn delivery(py: Python<'_>, delivery: &vtrr_queue::Delivery) -> Delivery {
         token: delivery.token.to_string(),
         deliveries: delivery.deliveries,
         blames: delivery.blames,
+        losses: delivery.losses,
         partition: delivery.payload.partition().map(|partition| partition.to_string()),
         payload: PyBytes::new(py, delivery.payload.as_bytes()).unbind(),
     }
@@ -111,7 +114,16 @@ impl IntoReply for Vec<bool> {
 
 impl IntoReply for Swept {
     fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        fields!(py, "reclaimed": self.reclaimed, "due": self.due, "healed": self.healed, "dropped": self.dropped, "more": self.more)
+        fields!(
+            py,
+            "reclaimed": self.reclaimed,
+            "due": self.due,
+            "healed": self.healed,
+            "dropped": self.dropped,
+            "more": self.more,
+            "unfinished": self.unfinished,
+            "leading": self.leading,
+        )
     }
 }
 
@@ -153,7 +165,7 @@ impl IntoReply for Totals {
 impl IntoReply for Option<Found> {
     fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Some(found) = self else { return Ok(py.None()) };
-        let (mut left, mut owner, mut error, mut start) = (None, None, None, None);
+        let (mut left, mut owner, mut cause, mut error, mut start) = (None, None, None, None, None);
         let state = match found.whereabouts {
             Whereabouts::Waiting => "waiting",
             Whereabouts::Tagged { start: tag } => {
@@ -168,8 +180,8 @@ impl IntoReply for Option<Found> {
                 left = Some(time.as_secs_f64());
                 "delayed"
             }
-            Whereabouts::Dead { error: why } => {
-                error = Some(why);
+            Whereabouts::Dead { cause: what, error: why } => {
+                (cause, error) = (Some(what.to_string()), Some(why));
                 "dead"
             }
             _ => "unknown",
@@ -184,6 +196,7 @@ impl IntoReply for Option<Found> {
             "start": start,
             "left": left,
             "owner": owner,
+            "cause": cause,
             "error": error,
         )
     }
@@ -208,6 +221,7 @@ impl IntoReply for Vec<DeadLetter> {
                 "id": it.id.as_str(),
                 "died_at": it.died_at_ms as f64 / 1000.0,
                 "deliveries": it.deliveries,
+                "cause": it.cause.as_str(),
                 "error": it.error,
                 "partition": it.payload.partition().map(|partition| partition.to_string()),
                 "payload": PyBytes::new(py, it.payload.as_bytes()),

@@ -72,7 +72,7 @@ def test_every_command_goes_through(servers: Servers, form: str) -> None:
         ("ack", 0.0, None),
         ("release", 0.0, None),
         ("retry", 60.0, b'{"task_name":"x"}'),
-        ("fail", 0.0, TEXT.encode()),
+        ("failed", 0.0, TEXT.encode()),
     ]
     settle = [(it.id, it.token, *outcome) for it, outcome in zip(deliveries, outcomes, strict=False)]
     deliveries, settled, _, _ = dequeue(1, settle)
@@ -88,7 +88,7 @@ def test_every_command_goes_through(servers: Servers, form: str) -> None:
     assert vtrr.discard([letter.id]) == [False]
     vtrr.set_share(TEXT, 2)
     assert vtrr._run(core.partitions())[0]["share"] == 2
-    assert vtrr._run(core.sweep())["reclaimed"] == 0
+    assert vtrr._run(core.sweep("sweeper", 15.0))["reclaimed"] == 0
     assert vtrr._waits()
 
     # 1,502 with a duplicate and a cancelled one; one is done, one delayed.

@@ -114,7 +114,7 @@ def test_find_says_where_a_task_is(app: Any) -> None:
     assert find(3).state == "waiting"
     first, second = dequeue(app, 2)
     settle(app, first, "retry", 60.0)
-    settle(app, second, "fail", text=b"no")
+    settle(app, second, "failed", text=b"no")
     delayed, dead = find("a"), find("b")
     assert (delayed.state, delayed.deliveries) == ("delayed", 1)
     assert 50 < delayed.left <= 60
@@ -130,7 +130,7 @@ def test_stats_count_what_is_where(app: Any) -> None:
     assert len(app.vtrr) == 6
     assert bool(app.vtrr)
     deliveries = dequeue(app, 4)
-    settle(app, deliveries[0], "fail", text=b"")
+    settle(app, deliveries[0], "failed", text=b"")
     settle(app, deliveries[1], "retry", 60.0)
     settle(app, deliveries[2], "ack")
     stats = app.vtrr.stats()
@@ -148,7 +148,7 @@ def test_purge_takes_out_what_is_queued(app: Any) -> None:
         app.work.queue(partition, [{"id": f"{partition}-{n}"} for n in range(count)])
     deliveries = dequeue(app, 6)
     by_partition = {it.partition: it for it in deliveries}
-    settle(app, by_partition["v"], "fail", text=b"x")
+    settle(app, by_partition["v"], "failed", text=b"x")
     settle(app, by_partition["7"], "retry", 60.0)
     leased = [it.partition for it in deliveries if it not in (by_partition["v"], by_partition["7"])]
     assert app.vtrr.purge("u") == Purged(purged=1200 - leased.count("u"), leased=leased.count("u"), delayed=0, dead=0)

@@ -108,7 +108,7 @@ def test_a_dequeue_or_settle_whose_reply_is_lost_is_the_same_again(app: Any, pro
     assert settled[0] in own
     assert (deliveries[0].deliveries, app.vtrr.stats().leased) == (1, 1)
     proxy.lose()
-    settling = [(it.id, it.token, "fail", 0.0, b"x") for it in deliveries]
+    settling = [(it.id, it.token, "failed", 0.0, b"x") for it in deliveries]
     assert app.vtrr._run(app.vtrr._core.settle(settling))[0] in own
     assert [letter.id for letter in app.vtrr.dead_letters()] == ["a1"]
     assert [it.id for it in dequeue(app, 5)[0]] == ["a2", "a3"]
@@ -204,7 +204,7 @@ def test_memory_that_is_full_refuses_new_tasks_and_lets_old_ones_out(bed: Bed, t
     with RedisServer(tmp_path) as server:
         client = app.vtrr.redis_client = server.client()
         app.work.queue("u", [{"id": f"t{i}"} for i in range(4)])
-        app.vtrr._run(app.vtrr._core.sweep())
+        app.vtrr._run(app.vtrr._core.sweep("sweeper", 15.0))
         client.config_set("maxmemory", 1)
         waiting = bed.server.client(0).llen(bed.celery_queue)
 
@@ -225,7 +225,7 @@ def test_memory_that_is_full_refuses_new_tasks_and_lets_old_ones_out(bed: Bed, t
             (delivery,) = dequeue(app, 1)[0]
             assert delivery.id == f"t{i}"
             assert app.vtrr._run(app.vtrr._core.settle([(delivery.id, delivery.token, "ack", 0.0, None)])) == ["done"]
-            app.vtrr._run(app.vtrr._core.sweep())
+            app.vtrr._run(app.vtrr._core.sweep("sweeper", 15.0))
         assert (app.vtrr.stats().queued, app.vtrr.stats().leased) == (0, 0)
         client.config_set("maxmemory", 0)
         assert len(app.work.queue("u", [{}, {}, {}])) == 3

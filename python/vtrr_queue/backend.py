@@ -7,15 +7,12 @@ from typing import Any
 
 from celery import states
 from celery.app.task import Context, Task
-from celery.backends.base import Backend, DisabledBackend
-from celery.backends.rpc import RPCBackend
+from celery.backends.base import Backend
 from celery.signals import task_failure
 
+from .refusals import STATELESS, StateRefused, guard, ours
+
 logger = logging.getLogger(__name__)
-
-
-# Backends that cannot be asked for a state: they keep none.
-STATELESS = (DisabledBackend, RPCBackend)
 
 
 def has_failed(error: BaseException) -> bool:
@@ -29,6 +26,14 @@ def has_failed(error: BaseException) -> bool:
             return True
         frame = frame.tb_next
     return False
+
+
+def refusal(error: BaseException) -> StateRefused | None:
+    """The refusal that an error comes from, if it comes from one."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, StateRefused):
+        at = at.__cause__ or at.__context__
+    return at
 
 
 def stored_state(task: Any, id: str) -> str | None:
@@ -47,7 +52,7 @@ def store_rejection(task: Any, request: dict[str, Any], error: Exception, *, is_
     messages."""
     context = Context(request)
     try:
-        task.backend.mark_as_failure(context.id, error, request=context, store_result=not task.ignore_result)
+        guard(task.backend).mark_as_failure(context.id, error, request=context, store_result=not task.ignore_result)
     except Exception as failure:
         logger.warning("no state could be stored for %s, the sweep will try again: %r", context.id, failure)
     if not is_message:
@@ -59,20 +64,20 @@ def store_rejection(task: Any, request: dict[str, Any], error: Exception, *, is_
 
 def reply_to(payload: dict[str, Any], id: str) -> Context:
     """The request that ``rpc://`` needs to find whoever waits."""
-    return Context(id=id, correlation_id=id, reply_to=payload.get("reply_to"))
+    return ours(id=id, correlation_id=id, reply_to=payload.get("reply_to"))
 
 
 def store_failure(backend: Any, id: str, error: Exception, payload: dict[str, Any]) -> None:
     """FAILURE for a task that no run could give it."""
     if isinstance(backend, STATELESS) or backend.get_state(id) not in states.READY_STATES:
-        backend.mark_as_failure(id, error, request=reply_to(payload, id))
+        guard(backend).mark_as_failure(id, error, request=reply_to(payload, id))
 
 
 def store_revoked(backend: Any, id: str, payload: dict[str, Any]) -> bool:
     """REVOKED for a task that was taken out. That it is out counts: a backend that fails is only logged, and told
     of."""
     try:
-        backend.mark_as_revoked(id, "revoked", request=reply_to(payload, id))
+        guard(backend).mark_as_revoked(id, "revoked", request=reply_to(payload, id))
     except Exception as error:
         logger.warning("the state of %s, which was cancelled, could not be stored: %r", id, error)
         return False

@@ -242,10 +242,10 @@ def release(request: TicketRequest, reason: str | None) -> None:
     _keeper().post("give tasks back", request.vtrr, core.release_owner(request.vtrr_owner, reason))
 
 
-def fail(request: TicketRequest, error: str) -> None:
+def fail(request: TicketRequest, cause: str, error: str) -> None:
     """Makes dead letters of what a message holds; waits for it shortly."""
     core: Queue = request.vtrr._core
-    _keeper().post("fail a task", request.vtrr, core.fail_owner(request.vtrr_owner, error)).wait(WRITE_SECONDS)
+    _keeper().post("fail a task", request.vtrr, core.fail_owner(request.vtrr_owner, cause, error)).wait(WRITE_SECONDS)
 
 
 def cancel(request: TicketRequest) -> None:

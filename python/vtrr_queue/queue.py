@@ -97,6 +97,9 @@ class VTRRQueue:
     max_queued, max_queued_per_partition
         How many tasks may be queued in all, and of one partition: a ``.queue()`` that would pass it raises ``QueueFull``
         and stores nothing. None: any number.
+    result_patience
+        Seconds for which a task runs again, after pauses that grow up to a minute, while the result backend is away and its
+        state cannot be stored; then it is a dead letter.
     task_events
         Whether Flower and ``celery events`` see each task, not only messages. Three messages per run.
     health_file
@@ -122,6 +125,7 @@ class VTRRQueue:
         retry_through: str = "queue",
         max_queued: int | None = None,
         max_queued_per_partition: int | None = None,
+        result_patience: float = 3600,
         task_events: bool = False,
         health_file: str | PathLike[str] | None = None,
     ) -> None:
@@ -136,6 +140,7 @@ class VTRRQueue:
         check_choice("retry_through", retry_through, "queue", "broker")
         check_bound("max_queued", max_queued)
         check_bound("max_queued_per_partition", max_queued_per_partition)
+        check_number("result_patience", result_patience, 0, 2_592_000)
         check_flag("task_events", task_events)
         health_path = check_path("health_file", health_file)
         if not callable(getattr(redis_client, "execute_command", None)) or is_async(redis_client):
@@ -164,6 +169,7 @@ class VTRRQueue:
         self.retry_through = retry_through
         self.max_queued = max_queued
         self.max_queued_per_partition = max_queued_per_partition
+        self.result_patience = float(result_patience)
         self.task_events = task_events
         self.health_file = health_path
         self.tasks: dict[str, VTRRTask[Any, Any]] = {}

@@ -85,7 +85,7 @@ class TicketRequest:
         # before that.
         broken = not return_ok and not isinstance(error, (Terminated, TimeLimitExceeded))
         if self._runs_limited and isinstance(error, TimeLimitExceeded):
-            keeper.fail(self, f"TimeLimitExceeded: {error}")
+            keeper.fail(self, "timeout", f"TimeLimitExceeded: {error}")
         if self._is_ticket or broken:
             task_ready(self)
             self.acknowledge()
@@ -95,7 +95,7 @@ class TicketRequest:
             keeper.release(self, storable(f"worker lost: {error}") if lost or error is None or not broken else in_words(error))
             return None
         if isinstance(error, TimeLimitExceeded):
-            keeper.fail(self, f"TimeLimitExceeded: {error}")
+            keeper.fail(self, "timeout", f"TimeLimitExceeded: {error}")
         elif isinstance(error, Terminated):
             if self._terminate_on_ack is None and not self._already_revoked and not self._already_cancelled:
                 # Nobody did: the process that had been sent it was lost, and the pool found its id among the revoked. Its
@@ -103,18 +103,18 @@ class TicketRequest:
                 task_ready(self)
                 self.acknowledge()
                 return None
-            keeper.fail(self, "revoked: terminated")
+            keeper.fail(self, "revoked", "revoked: terminated")
         with connections.renewed():
             return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft and self._is_bound:
             # Before the process is killed, and its lease could look lost.
-            keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
+            keeper.fail(self, "timeout", f"TimeLimitExceeded: {timeout} s")
         elif not soft and self._is_ticket:
             task_ready(self)
             if self._runs_limited:
-                keeper.fail(self, f"TimeLimitExceeded: {timeout} s")
+                keeper.fail(self, "timeout", f"TimeLimitExceeded: {timeout} s")
             keeper.release(self, f"hard time limit of {timeout} s")
             return
         with connections.renewed():
@@ -151,7 +151,7 @@ class TicketRequest:
             super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if self._is_bound:
             if terminated:
-                keeper.fail(self, "revoked: terminated")
+                keeper.fail(self, "revoked", "revoked: terminated")
             else:
                 keeper.cancel(self)
 

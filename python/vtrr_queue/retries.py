@@ -22,9 +22,9 @@ def delay_of(options: dict[str, Any]) -> float:
     return max(0.0, float(options.get("countdown") or 0.0))
 
 
-def again(task: Any, payload: dict[str, Any], retries: int, args: Any, kwargs: Any) -> bytes:
-    """The body of a task's next run."""
-    extra = {"retries": retries}
+def again(task: Any, payload: dict[str, Any], retries: int, args: Any, kwargs: Any, **more: Any) -> bytes:
+    """The body of a task's next run; `more` are fields beside the usual ones."""
+    extra = {"retries": retries, **more}
     for key in ("root_id", "parent_id", "reply_to"):
         if payload.get(key):
             extra[key] = payload[key]

@@ -21,9 +21,9 @@ from celery.utils.functional import maybe_list
 from celery.worker.control import Panel
 
 from . import connections, forks
-from .backend import STATELESS
 from .body import look
 from .errors import InvalidArgument, InvalidArgumentType
+from .refusals import STATELESS
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue

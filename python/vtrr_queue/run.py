@@ -11,6 +11,7 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from . import backend, events
 from ._core import Delivery
 from .legacy import retry_by_broker
+from .refusals import guard
 from .retries import again, delay_of
 from .tracing import fill_in, tracer_of
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# How long a task has waited for the result backend, as a field of its payload: seconds.
+WAITED = "waited_for_backend"
 # What cannot be run now is given back for so long, doubling.
 PAUSE_SECONDS, PAUSE_MOST = 5.0, 60.0
 # What a task's request has of its message's. Other headers are those of whoever queued when the ticket was sent.
@@ -68,7 +71,7 @@ class Run:
             "headers": {},
             "delivery_info": {
                 **(message.get("delivery_info") or {}),
-                "redelivered": delivery.deliveries > 1,
+                "redelivered": delivery.losses > 0,
             },
             "vtrr_retry": self.retry,
             "vtrr_partition": delivery.partition,
@@ -79,6 +82,7 @@ class Run:
         if self.shown:
             events.begun(self.own, self.request)
         try:
+            guard(self.own.backend)
             tracer = tracer_of(self.own)
             self.result = tracer(self.delivery.id, self.request["args"], self.request["kwargs"], self.request)
         except (SoftTimeLimitExceeded, MemoryError):
@@ -110,13 +114,14 @@ class Run:
 
     def outcome(self, state: str, error: Any) -> Settling:
         if state == states.REJECTED and getattr(error, "requeue", False):
-            return self.end("release")
+            # It ran: else a task that gives itself back again and again would be free, and starve everybody.
+            return self.end("ran")
         if (retried := self.retried()) is not None:
             return retried
         if state == states.REJECTED:
             backend.store_rejection(self.own, self.request, error, is_message=self.is_message)
         if state in (states.FAILURE, states.REJECTED):
-            return self.end("fail", text=in_words(error).encode())
+            return self.end("failed" if state == states.FAILURE else "rejected", text=in_words(error).encode())
         return self.end("ack")
 
     def escaped(self, error: Exception) -> Settling:
@@ -130,9 +135,25 @@ class Run:
         if (state := backend.stored_state(self.own, self.delivery.id)) in states.READY_STATES:
             logger.error("%s: the state of %s was stored, and then: %r", self.vtrr, self.delivery.id, error)
             return self.outcome(str(state), error)
-        delay = pause_before(self.delivery)
-        logger.error("%s: no state could be stored for %s; given back for %g s: %r", self.vtrr, self.delivery.id, delay, error)
-        return self.end("release", delay)
+        if (refused := backend.refusal(error)) is not None:
+            logger.error("%s: %s is set aside, it has run: %s", self.vtrr, self.delivery.id, refused)
+            return self.end("backend", text=in_words(refused).encode())
+        return self.unstored(error)
+
+    def unstored(self, error: Exception) -> Settling:
+        """The result backend is away: the task runs again, after growing pauses, and is charged for it, for at most
+        `result_patience`."""
+        # What it has waited before; a dead letter that was redriven begins anew.
+        waited = float(self.payload.get(WAITED) or 0.0) if self.delivery.deliveries > 1 else 0.0
+        delay = min(waited + PAUSE_SECONDS, PAUSE_MOST)
+        what = f"no state of {self.delivery.id} could be stored: {in_words(error)}"
+        if waited + delay > self.vtrr.result_patience:
+            logger.error("%s: %s; set aside after %g s of waiting", self.vtrr, what, waited)
+            return self.end("backend", text=storable(f"{what}, after {waited:g} s of waiting").encode())
+        logger.error("%s: %s; given back for %g s", self.vtrr, what, delay)
+        payload = self.payload
+        body = again(self.own, payload, payload["retries"], payload["args"], payload["kwargs"], **{WAITED: waited + delay})
+        return self.end("retry", delay, body)
 
 
 def pause_before(delivery: Delivery) -> float:

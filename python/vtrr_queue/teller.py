@@ -11,14 +11,15 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 
 from . import backend, connections, forks
 from .body import look
+from .refusals import StateRefused
 
 if TYPE_CHECKING:
     from .queue import VTRRQueue
 
 logger = logging.getLogger(__name__)
 
-# How the errors of dead letters begin that did not come from a run of the task; and how many letters a turn looks at.
-UNTOLD = ("poison", "lost", "unreadable payload", "TimeLimitExceeded", "Reject:")
+# The causes of dead letters whose state no run of the task has stored, or not surely; and how many letters a turn looks at.
+UNTOLD = ("poison", "unknown", "missing", "unreadable", "timeout", "rejected", "backend")
 MOST_LETTERS = 1000
 # How often the state of one is tried to be stored: a backend may refuse just that.
 MOST_TRIES = 100
@@ -70,7 +71,7 @@ class Teller(threading.Thread):
         if new > 0:
             with forks.quiet():
                 letters = self.vtrr._run(self.vtrr._core.dead_letters(stats["dead"] - new, min(new, MOST_LETTERS)))
-            self.untold.extend((letter, 1) for letter in letters if letter["error"].startswith(UNTOLD))
+            self.untold.extend((letter, 1) for letter in letters if letter["cause"] in UNTOLD)
             self.died = died - new + len(letters)
         failed = 0
         for _ in range(len(self.untold)):
@@ -78,6 +79,8 @@ class Teller(threading.Thread):
             try:
                 self.tell_of(letter)
                 failed = 0
+            except StateRefused as error:
+                logger.error("%s: %s", self.vtrr, error)
             except Exception as error:
                 logger.warning("%s: no state could be stored for %s: %r", self.vtrr, letter["id"], error)
                 failed += 1
@@ -89,7 +92,7 @@ class Teller(threading.Thread):
     def tell_of(self, letter: dict[str, Any]) -> None:
         payload = look(letter["payload"])
         task = self.vtrr._task_of(payload)
-        kind = TimeLimitExceeded if letter["error"].startswith("TimeLimit") else WorkerLostError
+        kind = TimeLimitExceeded if letter["cause"] == "timeout" else WorkerLostError
         if task is None or not task.ignore_result:
             with forks.quiet():
                 backend.store_failure(self.vtrr.celery_app.backend, letter["id"], kind(letter["error"]), payload)

@@ -142,12 +142,12 @@ class Ticket:
             own = self.task.app.tasks.get(payload["task_name"])
         except Exception as error:
             logger.error("%s: %s is set aside, its payload is unreadable: %r", self.vtrr, delivery.id, error)
-            return (delivery.id, delivery.token, "fail", 0.0, storable(f"unreadable payload: {error}").encode())
+            return (delivery.id, delivery.token, "unreadable", 0.0, storable(f"unreadable payload: {error}").encode())
         if own is None:
             delay = pause_before(delivery)
             logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
             reason = f"no task {payload['task_name']!r} is registered"
-            return (delivery.id, delivery.token, "release", delay, reason.encode())
+            return (delivery.id, delivery.token, "unknown", delay, reason.encode())
         # What is not of this queue has no messages of its own to run in.
         is_ours = getattr(own, "vtrr", None) is not None and own.vtrr.name == self.vtrr.name
         if is_ours and (self.limited or limits.of_task(own)) and not self.suits(own):

@@ -41,6 +41,8 @@ class Found:
     left: float | None
     """Seconds until the lease runs out, or until it is due."""
     owner: str | None
+    cause: str | None
+    """What kind of end it came to, if it is dead: see ``DeadLetter``."""
     error: str | None
     """Why it is dead."""
 
@@ -63,6 +65,10 @@ class DeadLetter:
     died_at: float
     """Seconds since 1970, by the server's clock."""
     deliveries: int
+    cause: str
+    """``failed`` (its own run failed for good), ``rejected``, ``timeout`` (its hard limit), ``revoked`` (terminated),
+    ``poison`` (its workers were lost), ``unknown`` (nobody knew its name), ``missing`` (its payload), ``unreadable`` (its
+    payload or arguments), or ``backend`` (it ran, but the result backend did not take its state)."""
     error: str
     partition: str | None
     payload: bytes

@@ -28,6 +28,8 @@ DUE_SECONDS = 0.05
 # While tickets are taken, new ones are sent so often.
 RAMP_SECONDS = 0.2
 MAINTAIN_SECONDS = 1.0
+# Where one call does not see all keys, the sweep's round is spread over so many calls per interval, or over several.
+SWEEPS_PER_INTERVAL = 8
 # The sweep, the leases, a task and its end may each want a connection at the same time.
 SPARE = 5
 
@@ -153,38 +155,30 @@ class Sweeper(threading.Thread):
     def turn(self) -> None:
         stats = None
         try:
-            self.leading = self.leads()
+            self.leading = self.sweep()
             if self.leading:
-                self.sweep()
                 stats = self.top_up()
         finally:
             self.teller.turn(stats)
-
-    def leads(self) -> bool:
-        """One of all workers at a time, by a lock that expires."""
-        client, key = self.vtrr.redis_client, self.vtrr._core.sweeper_key.encode()
-        ms = int(3000 * self.vtrr.sweep_interval)
-        with forks.quiet():
-            if client.set(key, self.nonce, nx=True, px=ms):
-                return True
-            holder = client.get(key)
-            if holder is not None and (holder.decode() if isinstance(holder, bytes) else holder) == self.nonce:
-                client.pexpire(key, ms)
-                return True
-            return False
 
     def run_command(self, command: Any) -> Any:
         with forks.quiet():
             return self.vtrr._run(command)
 
-    def sweep(self) -> None:
-        """Takes back expired leases, brings back what is due, mends."""
+    def sweep(self) -> bool:
+        """Takes back expired leases, brings back what is due, mends; answers whether this worker is the one that does. Another
+        takes over when it has not done so for three periods."""
+        interval = self.vtrr.sweep_interval
+        swept: dict[str, Any] = {}
         for _ in range(1000):
-            swept = self.run_command(self.vtrr._core.sweep())
+            swept = self.run_command(self.vtrr._core.sweep(self.nonce, 3 * interval))
             if swept["reclaimed"]:
                 logger.warning("%s: %d leases ran out; their tasks run again", self.vtrr, swept["reclaimed"])
             if not swept["more"] or self.stopped.is_set():
-                return
+                break
+        if swept["unfinished"]:
+            self.due = min(self.due, time.monotonic() + interval / SWEEPS_PER_INTERVAL)
+        return bool(swept["leading"])
 
     def top_up(self) -> dict[str, Any]:
         """Sends tickets for what waits, for the task that is next; answers the numbers that it saw. A broker that fails

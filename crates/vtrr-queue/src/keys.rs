@@ -44,7 +44,7 @@ impl QueueName {
         self.key("wake")
     }
 
-    /// A string with an expiry: which of several sweepers sweeps. Optional; no script touches it.
+    /// A string with an expiry: which of several sweepers sweeps.
     pub fn sweeper_key(&self) -> String {
         self.key("sweeper")
     }
@@ -58,7 +58,7 @@ impl fmt::Display for QueueName {
 
 /// The keys of a queue, without the prefix `vtrr:NAME:`. The order is that of KEYS in every script; the first four are
 /// those of 0.1.0. `lane:=` and `paid:=` are prefixes: the scripts append the partition. `wake` is a channel.
-pub(crate) const KEYS: [&str; 21] = [
+pub(crate) const KEYS: [&str; 22] = [
     "queue",
     "current_virtual_time",
     "partition_virtual_time",
@@ -77,6 +77,7 @@ pub(crate) const KEYS: [&str; 21] = [
     "meta",
     "request",
     "answer",
+    "sweeper",
     "lane:=",
     "paid:=",
     "wake",

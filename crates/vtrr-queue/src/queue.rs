@@ -6,8 +6,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::{
-    Bounds, Cancel, Claim, DeadLetters, Dequeue, Discard, Enqueue, Eviction, Extend, Find, Flatten, Outcome, Partitions,
-    Peek, Purge, Redrive, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target, Unflatten, bound,
+    Bounds, Cancel, Cause, Claim, DeadLetters, Dequeue, Discard, Enqueue, Eviction, Extend, Find, Flatten, Outcome,
+    Partitions, Peek, Purge, Redrive, Released, SetShare, Settle, SettleOwner, Settlement, Stats, Sweep, Tagging, Target,
+    Unflatten, bound,
 };
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -82,9 +83,9 @@ impl Queue {
         self.settle(vec![Settlement::ack(delivery)])
     }
 
-    /// Gives one delivery back without blame, to be delivered again after `delay`.
-    pub fn release(&self, delivery: &Delivery, delay: Duration) -> Result<Settle> {
-        self.settle(vec![Settlement::release(delivery, delay)?])
+    /// Gives one delivery back, to be delivered again after `delay`. What ran pays for it: see [`Released`].
+    pub fn release(&self, delivery: &Delivery, delay: Duration, how: Released) -> Result<Settle> {
+        self.settle(vec![Settlement::release(delivery, delay, how)?])
     }
 
     /// Settles one delivery: run again after `delay`, charged again.
@@ -94,22 +95,17 @@ impl Queue {
 
     /// Settles one delivery: given up, a dead letter with this error.
     pub fn fail(&self, delivery: &Delivery, error: impl Into<String>) -> Result<Settle> {
-        self.settle(vec![Settlement::fail(delivery, error)])
+        self.settle(vec![Settlement::fail(delivery, Cause::Failed, error)])
     }
 
-    /// Gives back everything an owner holds, without blame, at once.
-    pub fn release_owner(&self, owner: Owner) -> SettleOwner {
-        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: None })
-    }
-
-    /// Gives back everything an owner holds, with blame: it counts towards `max_deliveries`.
-    pub fn blame_owner(&self, owner: Owner, reason: impl Into<String>) -> SettleOwner {
-        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, blame: Some(reason.into()) })
+    /// Gives back everything an owner holds, at once.
+    pub fn release_owner(&self, owner: Owner, how: Released) -> SettleOwner {
+        SettleOwner::new(self.target(), owner, Outcome::Release { delay_ms: 0, how })
     }
 
     /// Makes dead letters of everything an owner holds.
-    pub fn fail_owner(&self, owner: Owner, error: impl Into<String>) -> SettleOwner {
-        SettleOwner::new(self.target(), owner, Outcome::Fail { error: error.into() })
+    pub fn fail_owner(&self, owner: Owner, cause: Cause, error: impl Into<String>) -> SettleOwner {
+        SettleOwner::new(self.target(), owner, Outcome::Fail { cause, error: error.into() })
     }
 
     /// Takes back a delivery that was released with a delay, by the token it had then.

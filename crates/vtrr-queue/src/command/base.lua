@@ -12,7 +12,7 @@ local key = {
   queue = KEYS[1], virtual_time = KEYS[2], finish = KEYS[3], task = KEYS[4], waiting = KEYS[5], head = KEYS[6],
   idle = KEYS[7], lease = KEYS[8], held = KEYS[9], owner = KEYS[10], running = KEYS[11], delayed = KEYS[12],
   dead = KEYS[13], error = KEYS[14], share = KEYS[15], meta = KEYS[16], request = KEYS[17], answer = KEYS[18],
-  lane = KEYS[19], paid = KEYS[20], wake = KEYS[21],
+  sweeper = KEYS[19], lane = KEYS[20], paid = KEYS[21], wake = KEYS[22],
 }
 
 local time = redis.call('TIME')
@@ -147,7 +147,7 @@ local function unpack_waiting(text)
   return payload, tonumber(weight), number
 end
 
--- Held tasks: `place token deliveries blames free_used max_deliveries start owner payload`. In the plan they are text
+-- Held tasks: `place token deliveries blames losses free_used max_deliveries start owner payload`. In the plan they are text
 -- until held_of() is asked for one.
 
 -- The set that knows a held task besides, by its place; none where it is queued.
@@ -155,8 +155,8 @@ local SET_OF = {l = 'lease', p = 'delayed', r = 'delayed', d = 'dead'}
 
 local function new_held(max_deliveries)
   return {
-    place = 'q', token = '-', deliveries = 0, blames = 0, free_used = '0', max_deliveries = max_deliveries, start = '0',
-    owner = '-', payload = '',
+    place = 'q', token = '-', deliveries = 0, blames = 0, losses = 0, free_used = '0', max_deliveries = max_deliveries,
+    start = '0', owner = '-', payload = '',
   }
 end
 
@@ -164,11 +164,11 @@ local function held_of(id)
   local held = plan.held
   local text = get(held, id)
   if type(text) ~= 'string' then return text end
-  local place, token, deliveries, blames, free_used, max_deliveries, start, holder, rest =
-    match(text, '^(%a) (%S+) (%d+) (%d+) (%d) (%d+) (%S+) (%S+) ()')
+  local place, token, deliveries, blames, losses, free_used, max_deliveries, start, holder, rest =
+    match(text, '^(%a) (%S+) (%d+) (%d+) (%d+) (%d) (%d+) (%S+) (%S+) ()')
   local h = {
-    place = place, token = token, deliveries = tonumber(deliveries), blames = tonumber(blames), free_used = free_used,
-    max_deliveries = max_deliveries, start = start, owner = holder, payload = sub(text, rest),
+    place = place, token = token, deliveries = tonumber(deliveries), blames = tonumber(blames), losses = tonumber(losses),
+    free_used = free_used, max_deliveries = max_deliveries, start = start, owner = holder, payload = sub(text, rest),
   }
   if held.new[id] then held.new[id] = h else held.old[id] = h end
   return h

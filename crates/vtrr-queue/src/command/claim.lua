@@ -1,10 +1,10 @@
 
 -- claim: takes a delivery back that was released with a delay and is not due yet.
 -- ARGV: id, token, lease (ms), owner.
--- Returns: {} or {id, token, count, blames, payload}.
+-- Returns: {} or {id, token, count, blames, losses, payload}.
 local id, name = ARGV[1], ARGV[4]
 local h = held_of(id)
-if h and h.place == 'l' and h.owner == name then return {id, h.token, h.deliveries, h.blames, h.payload} end -- repeated
+if h and h.place == 'l' and h.owner == name then return {id, h.token, h.deliveries, h.blames, h.losses, h.payload} end -- repeated
 if not h or h.place ~= 'p' or h.token ~= ARGV[2] then return {} end
 
 tokens = tokens + 1
@@ -19,4 +19,4 @@ holding.ids[#holding.ids + 1] = id
 holding.last[id] = false
 put(plan.owner, name, holding)
 commit(false)
-return {id, h.token, h.deliveries, h.blames, h.payload}
+return {id, h.token, h.deliveries, h.blames, h.losses, h.payload}

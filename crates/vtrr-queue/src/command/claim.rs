@@ -68,7 +68,7 @@ impl State {
             owner.clone_into(&mut held.owner);
             let partition = Self::partition_of(&held.payload);
             self.delayed.remove(id);
-            self.lease.insert(id, (self.now_ms() + lease_ms) as f64);
+            self.lease.insert(id, self.now_ms().saturating_add(lease_ms) as f64);
             if let Some(partition) = partition {
                 *self.running.entry(partition).or_default() += 1;
             }

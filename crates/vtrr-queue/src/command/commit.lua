@@ -94,7 +94,7 @@ local LONG = order.LONG
 local SETS = {queue = true, lease = true, delayed = true, dead = true, idle = true}
 
 local function format_held(h)
-  return table.concat({h.place, h.token, h.deliveries, h.blames, h.free_used, h.max_deliveries, h.start, h.owner, h.payload}, ' ')
+  return table.concat({h.place, h.token, h.deliveries, h.blames, h.losses, h.free_used, h.max_deliveries, h.start, h.owner, h.payload}, ' ')
 end
 
 local function format_owner(holding)

@@ -1,6 +1,6 @@
 //! dead letters: list, redrive, discard.
 
-use super::{Command, Step, Target, amount, one_each, script};
+use super::{Cause, Command, Step, Target, amount, one_each, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -30,6 +30,8 @@ pub struct DeadLetter {
     pub died_at_ms: u64,
     /// How often it had been delivered.
     pub deliveries: u32,
+    /// What kind of end it was.
+    pub cause: Cause,
     /// Why it failed.
     pub error: String,
     /// The task as stored; empty if it was missing.
@@ -57,13 +59,11 @@ impl Command for DeadLetters {
         let mut letters = Vec::new();
         for letter in answer.answer()? {
             let mut letter = letter.fields()?;
-            letters.push(DeadLetter {
-                id: TaskId::trusted(letter.text()?),
-                died_at_ms: letter.count()?,
-                deliveries: u32::try_from(letter.count()?).unwrap_or(u32::MAX),
-                error: letter.text()?,
-                payload: Payload(letter.bytes()?),
-            });
+            let id = TaskId::trusted(letter.text()?);
+            let died_at_ms = letter.count()?;
+            let deliveries = u32::try_from(letter.count()?).unwrap_or(u32::MAX);
+            let (cause, error) = Cause::split(&letter.text()?);
+            letters.push(DeadLetter { id, died_at_ms, deliveries, cause, error, payload: Payload(letter.bytes()?) });
         }
         Ok(Step::Done(letters))
     }
@@ -71,11 +71,13 @@ impl Command for DeadLetters {
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
         let letters = state.dead.iter().skip(self.offset).take(self.limit).filter_map(|(at, id)| {
             let held = state.held.get(id)?;
+            let (cause, error) = Cause::split(state.error.get(id).map_or("", String::as_str));
             Some(DeadLetter {
                 id: TaskId::trusted(id.to_owned()),
                 died_at_ms: as_ms(at),
                 deliveries: held.deliveries,
-                error: state.error.get(id).cloned().unwrap_or_default(),
+                cause,
+                error,
                 payload: held.payload.clone(),
             })
         });

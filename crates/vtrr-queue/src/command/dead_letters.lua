@@ -1,7 +1,7 @@
 
 -- dead_letters: lists dead letters, oldest first.
 -- ARGV: offset, limit.
--- Returns: {{id, time of death (ms), deliveries, error, payload}}.
+-- Returns: {{id, time of death (ms), deliveries, cause and error, payload}}.
 local found = call('ZRANGE', key.dead, ARGV[1], tonumber(ARGV[1]) + tonumber(ARGV[2]) - 1, 'WITHSCORES')
 local ids, letters = {}, {}
 for i = 1, #found, 2 do ids[#ids + 1] = found[i] end

@@ -2,7 +2,8 @@
 -- dequeue: settles, gives back what the owner lost, brings back what is due, hands out the next tasks in order.
 -- ARGV: n, lease (ms), max_deliveries, owner or '', request id, number of held ids, number of settlements; the held ids;
 --       per settlement: id, token, outcome, delay (ms), text.
--- Returns: {settled codes, ms until something is due or -1, 1 if there is more, deliveries: {id, token, count, blames, payload}}.
+-- Returns: {settled codes, ms until something is due or -1, 1 if there is more,
+--          deliveries: {id, token, count, blames, losses, payload}}.
 local n, lease_ms, max_deliveries, name, request = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local named, settlements = tonumber(ARGV[6]), tonumber(ARGV[7])
 local deliveries, delivered = {}, 0
@@ -14,7 +15,7 @@ if repeated or n == 0 then lease.next_due() end -- see commit
 if repeated then
   for _, id in ipairs(lease.owned(name, held_by(holding))) do
     local h = held_of(id)
-    if holding.last[id] then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.payload} end
+    if holding.last[id] then deliveries[#deliveries + 1] = {id, h.token, h.deliveries, h.blames, h.losses, h.payload} end
   end
   commit(false)
   return {codes, lease.next_due(), 0, deliveries}
@@ -29,7 +30,7 @@ if holding then
   lost = lease.owned(name, lost)
   for i = 1, #lost do
     order.count('released', 1)
-    lease.revoke(lost[i], held_of(lost[i]), false, given_back)
+    lease.revoke(lost[i], held_of(lost[i]), 'release', given_back)
   end
   lease.place_all(given_back)
 end
@@ -71,19 +72,19 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
   elseif payload then
     bytes = bytes + #payload
     tokens = tokens + 1
-    local token, count, blames = stamp .. whole(tokens), 1, 0
+    local token, count, blames, losses = stamp .. whole(tokens), 1, 0, 0
     if (h and SET_OF[h.place]) or (not partition and get(plan.waiting, id)) then
       -- 0.1.0 queued the id while ours was busy: both run.
       id = id .. '~' .. token
       h = nil
     end
     if h then
-      count, blames = h.deliveries + 1, h.blames
+      count, blames, losses = h.deliveries + 1, h.blames, h.losses
       h.place, h.token, h.deliveries, h.max_deliveries = 'l', token, count, max_deliveries
       h.start, h.owner, h.payload = format('%.17g', start), holder, payload
       held.new[id] = h
     else
-      held.new[id] = 'l ' .. token .. ' 1 0 0 ' .. max_deliveries .. format(' %.17g ', start) .. holder .. ' ' .. payload
+      held.new[id] = 'l ' .. token .. ' 1 0 0 0 ' .. max_deliveries .. format(' %.17g ', start) .. holder .. ' ' .. payload
     end
     leases[id] = deadline
     if partition then
@@ -91,11 +92,11 @@ while delivered < n and order.served < n + 100 and partitions < 250 and bytes < 
       if not seen[partition] then seen[partition], partitions = true, partitions + 1 end
     end
     delivered = delivered + 1
-    deliveries[delivered] = {id, token, count, blames, payload}
+    deliveries[delivered] = {id, token, count, blames, losses, payload}
   else
     h = h or new_held(max_deliveries)
     h.token = '-'
-    lease.bury(id, h, 'lost: the task was queued but its payload is missing')
+    lease.bury(id, h, 'missing lost: the task was queued but its payload is missing')
   end
 end
 order.count('delivered', delivered)

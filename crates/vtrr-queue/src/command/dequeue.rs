@@ -107,6 +107,7 @@ pub(super) fn delivery(fields: &mut Fields) -> Result<Delivery> {
         token: Token(fields.text()?),
         deliveries: u32::try_from(fields.count()?).unwrap_or(u32::MAX),
         blames: u32::try_from(fields.count()?).unwrap_or(u32::MAX),
+        losses: u32::try_from(fields.count()?).unwrap_or(u32::MAX),
         payload: Payload(fields.bytes()?),
     })
 }

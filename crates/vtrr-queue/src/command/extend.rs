@@ -58,7 +58,7 @@ impl Command for Extend {
     }
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
-        let deadline = (state.now_ms() + self.lease_ms) as f64;
+        let deadline = state.now_ms().saturating_add(self.lease_ms) as f64;
         if let Some(owner) = &self.owner {
             let held = state.owner.get(owner.as_str()).cloned().unwrap_or_default().ids;
             for (id, _) in &held {

@@ -2,7 +2,7 @@
 -- find: where a task is.
 -- ARGV: id.
 -- Returns: {"gone"} or {kind, deliveries, payload, detail…}: tagged: start tag; leased: ms left, owner; delayed: ms left;
---          dead: error.
+--          dead: cause and error.
 local id = ARGV[1]
 local h = held_of(id)
 local n, at = h and h.deliveries or 0, h and h.place or 'q'

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Command, Step, Target, script};
+use super::{Cause, Command, Step, Target, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
@@ -56,6 +56,8 @@ pub enum Whereabouts {
     },
     /// A dead letter.
     Dead {
+        /// What kind of end it was.
+        cause: Cause,
         /// Why.
         error: String,
     },
@@ -94,7 +96,7 @@ impl Command for Find {
                 owner: Some(fields.text()?).filter(|owner| owner != "-"),
             },
             "delayed" => Whereabouts::Delayed { left: Duration::from_millis(fields.count()?) },
-            "dead" => Whereabouts::Dead { error: fields.text()? },
+            "dead" => dead(&fields.text()?),
             _ => return Err(kind.unreadable("whereabouts")),
         };
         Ok(Step::Done(Some(Found { whereabouts, deliveries, payload })))
@@ -121,11 +123,13 @@ impl Command for Find {
             Some((Place::DelayedPaid | Place::DelayedRetry, held)) => {
                 Some((Whereabouts::Delayed { left: left(state.delayed.score(id)) }, held.payload.clone()))
             }
-            Some((Place::Dead, held)) => {
-                let error = state.error.get(id).cloned().unwrap_or_default();
-                Some((Whereabouts::Dead { error }, held.payload.clone()))
-            }
+            Some((Place::Dead, held)) => Some((dead(state.error.get(id).map_or("", String::as_str)), held.payload.clone())),
         };
         Ok(Step::Done(found.map(|(whereabouts, payload)| Found { whereabouts, deliveries, payload })))
     }
+}
+
+fn dead(why: &str) -> Whereabouts {
+    let (cause, error) = Cause::split(why);
+    Whereabouts::Dead { cause, error }
 }

@@ -38,11 +38,12 @@ function lease.owned(name, ids)
   return owned
 end
 
-function lease.bury(id, h, reason)
+-- `why`: the cause, a word, and the error.
+function lease.bury(id, h, why)
   h.place = 'd'
   put(plan.held, id, h)
   put(plan.dead, id, now)
-  put(plan.error, id, reason)
+  put(plan.error, id, why)
   order.count('dead', 1)
 end
 
@@ -71,18 +72,25 @@ function lease.come_back(id, h, delay, paid, given_back)
   end
 end
 
--- `blame` is the reason, perhaps '', or false.
-function lease.give_back(id, h, delay, blame, given_back)
-  local paid = true
-  if blame then
-    h.blames = h.blames + 1
-    if h.blames >= tonumber(h.max_deliveries) then
-      local last = blame ~= '' and '; the last one: ' .. blame or ''
-      lease.bury(id, h, 'poison: ' .. h.blames .. ' deliveries ended without a settle' .. last)
-      return
-    end
+-- Gives a delivery back (R9). `how`: 'release', it did not run: free. 'ran': charged as a retry. 'lost', with its worker or
+-- lease: free once, and blamed. 'unknown', its name: free, and blamed. `reason` is what a blame is for, perhaps ''.
+function lease.give_back(id, h, delay, how, reason, given_back)
+  local paid = how ~= 'ran'
+  if how == 'lost' then
     paid = h.free_used == '0'
     h.free_used = '1'
+    h.losses = h.losses + 1
+  elseif how == 'ran' then
+    h.losses = 0
+  end
+  if how == 'lost' or how == 'unknown' then
+    h.blames = h.blames + 1
+    if h.blames >= tonumber(h.max_deliveries) then
+      local last = reason ~= '' and '; the last one: ' .. reason or ''
+      local cause = how == 'lost' and 'poison' or 'unknown'
+      lease.bury(id, h, cause .. ' poison: ' .. h.blames .. ' deliveries ended without a settle' .. last)
+      return
+    end
   end
   put(plan.held, id, h)
   lease.come_back(id, h, delay, paid, given_back)
@@ -100,11 +108,12 @@ function lease.settle_one(id, h, outcome, delay, text, given_back)
       local _, _, _, rest = read(h.payload)
       h.payload = (rest and sub(h.payload, 1, rest - 1) or '{') .. text
     end
+    h.losses = 0
     put(plan.held, id, h)
     lease.come_back(id, h, delay, false, given_back)
   else
     order.count('released', 1)
-    lease.give_back(id, h, delay, outcome == 'blame' and text, given_back)
+    lease.give_back(id, h, delay, outcome, text, given_back)
   end
 end
 
@@ -130,7 +139,7 @@ function lease.settle(at, n)
     -- Without unpacking the record, since an ack needs no more of it.
     local text = held.old[ids[i]]
     if text then
-      local place, token, holder, rest = match(text, '^(%a) (%S+) %d+ %d+ %d %d+ %S+ (%S+) ()')
+      local place, token, holder, rest = match(text, '^(%a) (%S+) %d+ %d+ %d+ %d %d+ %S+ (%S+) ()')
       places[i], tokens_of[i], holders[i] = place, token, holder
       of[i] = partition_of(text, rest)
       partitions[#partitions + 1] = of[i]
@@ -176,9 +185,9 @@ function lease.end_delay(id, given_back)
   if h and SET_OF[h.place] == 'delayed' then given_back[#given_back + 1] = lease.given(id, h, h.place == 'p') end
 end
 
-function lease.revoke(id, h, blame, given_back)
+function lease.revoke(id, h, how, given_back)
   lease.finish(id, partition_of(h.payload), h.owner)
-  lease.give_back(id, h, 0, blame, given_back)
+  lease.give_back(id, h, 0, how, '', given_back)
   h.token = '-'
 end
 
@@ -208,7 +217,7 @@ function lease.bring_due(limit)
     if expired[i] and (not late[j] or expired[i].at <= late[j].at) then
       local id = expired[i].id
       local h = held_of(id)
-      if h and h.place == 'l' then lease.revoke(id, h, '', given_back) else put(plan.lease, id, nil) end
+      if h and h.place == 'l' then lease.revoke(id, h, 'lost', given_back) else put(plan.lease, id, nil) end
       i = i + 1
     else
       lease.end_delay(late[j].id, given_back)

@@ -12,11 +12,12 @@
 //! | `cancel`, `purge` | take queued tasks out |
 //! | `share` | sets and clears a partition's share |
 //! | `flatten` | switches the tagging mode, both ways |
-//! | `dead` | lists, redrives and discards dead letters |
+//! | `dead`, `cause` | lists, redrives and discards dead letters; why they are |
 //! | `stats`, `partitions`, `peek`, `find` | look, and change nothing |
 //! | `eviction` | whether the server may delete tasks |
 
 mod cancel;
+mod cause;
 mod claim;
 mod dead;
 mod dequeue;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cancel::{Cancel, Cancelled};
+pub use cause::Cause;
 pub use claim::Claim;
 pub use dead::{DeadLetter, DeadLetters, Discard, Redrive};
 pub use dequeue::{DEFAULT_LEASE, DEFAULT_MAX_DELIVERIES, Dequeue, Dequeued};
@@ -50,7 +52,7 @@ pub use flatten::{Flatten, Flattened, Unflatten};
 pub use partitions::{PartitionStats, Partitions};
 pub use peek::{Peek, Peeked};
 pub use purge::{Purge, Purged};
-pub use settle::{MAX_ERROR_BYTES, Outcome, Settle, SettleOwner, Settled, Settlement};
+pub use settle::{MAX_ERROR_BYTES, Outcome, Released, Settle, SettleOwner, Settled, Settlement};
 pub use share::SetShare;
 pub use stats::{Stats, Totals};
 pub use sweep::{Sweep, Swept};

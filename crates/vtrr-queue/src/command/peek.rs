@@ -1,16 +1,18 @@
 //! peek: who would be served next.
 
+use std::collections::HashSet;
+
 use super::{Command, Step, Target, amount, script};
 use crate::call::{Call, Script, Value, arg};
 use crate::error::Result;
 use crate::keys::QueueName;
-use crate::state::State;
+use crate::state::{MAX_PARTITIONS, State};
 use crate::task::{Payload, TaskId};
 
 pub(crate) const SCRIPT: Script = script!("peek", "order", "serve");
 
-/// The next `n` tasks in the order a dequeue would hand them out now, without what is due but not back yet.
-/// Changes nothing. O(n log partitions) on a server; O(all tasks) in memory.
+/// The next `n` tasks in the order a dequeue would hand them out now, without what is due but not back yet; of at most 250
+/// partitions, as a dequeue. Changes nothing. O(n log partitions) on a server; O(all tasks) in memory.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until a runner runs it"]
 pub struct Peek {
@@ -58,12 +60,13 @@ impl Command for Peek {
 
     fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
         let mut ahead = state.clone();
-        let tasks = std::iter::from_fn(|| ahead.take())
-            .filter_map(|tagged| {
-                Some(Peeked { id: TaskId::trusted(tagged.id), start: tagged.start, payload: tagged.payload? })
-            })
-            .take(self.n)
-            .collect();
+        let (mut tasks, mut partitions) = (Vec::new(), HashSet::new());
+        while tasks.len() < self.n && partitions.len() < MAX_PARTITIONS {
+            let Some(tagged) = ahead.take() else { break };
+            partitions.extend(tagged.partition);
+            let Some(payload) = tagged.payload else { continue };
+            tasks.push(Peeked { id: TaskId::trusted(tagged.id), start: tagged.start, payload });
+        }
         Ok(Step::Done(tasks))
     }
 }

@@ -1,5 +1,6 @@
 
--- settle: ends deliveries, single ones or all that an owner holds.
+-- settle: ends deliveries, single ones or all that an owner holds. Outcomes: ack, release (it did not run), ran, lost, unknown,
+-- retry, fail; the text is the reason, the body of a retry, or cause and error.
 -- ARGV: owner or '', number of settlements; per settlement: id, token, outcome, delay (ms), text;
 --       for an owner: outcome, delay (ms), text.
 -- Returns: {codes}: 0 done, 1 gone, 2 lost.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Command, Step, Target, amount, milliseconds, one_each, script};
+use super::{Cause, Command, Step, Target, amount, milliseconds, one_each, script};
 use crate::call::{Call, Fields, Script, Value, arg};
 use crate::error::{Error, Result};
 use crate::keys::QueueName;
@@ -19,13 +19,12 @@ pub const MAX_ERROR_BYTES: usize = 4_096;
 pub enum Outcome {
     /// Done.
     Ack,
-    /// Given back, not the task's fault.
+    /// Given back.
     Release {
         /// Until then nobody gets it; 0 for at once.
         delay_ms: u64,
-        /// Why the delivery counts towards `max_deliveries` (unknown task, say); without a reason it does not. The last
-        /// reason is part of the dead letter's.
-        blame: Option<String>,
+        /// Whether it ran, and who is to blame.
+        how: Released,
     },
     /// Run again later, and charged again.
     Retry {
@@ -36,9 +35,43 @@ pub enum Outcome {
     },
     /// Given up: a dead letter with this error.
     Fail {
+        /// What kind of end it is.
+        cause: Cause,
         /// Why.
         error: String,
     },
+}
+
+/// How a delivery that is given back went: what that costs the task, by R9 of docs/protocol.md.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    /// The task did not begin, or its worker was stopped: free, each time.
+    Unrun,
+    /// It began, and gave itself back: charged as a retry, and placed as one. Otherwise a task that gives itself back again
+    /// and again would starve everybody.
+    Ran,
+    /// Its worker was lost: free once. Counts towards `max_deliveries`.
+    Lost {
+        /// Why; the last one is part of the dead letter's error. Up to 4,096 bytes are kept.
+        reason: String,
+    },
+    /// Its worker does not know its name: free. Counts towards `max_deliveries`.
+    Unknown {
+        /// As for `Lost`.
+        reason: String,
+    },
+}
+
+impl Released {
+    /// Its worker was lost.
+    pub fn lost(reason: impl Into<String>) -> Self {
+        Self::Lost { reason: reason.into() }
+    }
+
+    /// Its worker does not know its name.
+    pub fn unknown(reason: impl Into<String>) -> Self {
+        Self::Unknown { reason: reason.into() }
+    }
 }
 
 /// A delivery and what becomes of it.
@@ -54,9 +87,18 @@ impl Settlement {
         Self { id: delivery.id.clone(), token: delivery.token.clone(), outcome }
     }
 
-    /// For callers that kept id and token only.
-    pub fn new(id: TaskId, token: Token, outcome: Outcome) -> Self {
-        Self { id, token, outcome: outcome.checked() }
+    /// For callers that kept id and token only. Error texts are cut at 4,096 bytes.
+    ///
+    /// Errors: [`Invalid`](crate::ErrorKind::Invalid) for a delay of more than ten years.
+    pub fn new(id: TaskId, token: Token, outcome: Outcome) -> Result<Self> {
+        if let Outcome::Release { delay_ms, .. } | Outcome::Retry { delay_ms, .. } = outcome {
+            milliseconds("delay", Duration::from_millis(delay_ms), 0)?;
+        }
+        Ok(Self::trusted(id, token, outcome.checked()))
+    }
+
+    pub(crate) fn trusted(id: TaskId, token: Token, outcome: Outcome) -> Self {
+        Self { id, token, outcome }
     }
 
     /// Done.
@@ -64,14 +106,9 @@ impl Settlement {
         Self::of(delivery, Outcome::Ack)
     }
 
-    /// Given back without blame, to be delivered again after `delay` (at most ten years).
-    pub fn release(delivery: &Delivery, delay: Duration) -> Result<Self> {
-        Ok(Self::of(delivery, Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: None }))
-    }
-
-    /// Given back with blame: it counts towards `max_deliveries`. Up to 4,096 bytes of the reason are kept.
-    pub fn release_with_blame(delivery: &Delivery, delay: Duration, reason: impl Into<String>) -> Result<Self> {
-        let outcome = Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, blame: Some(reason.into()) };
+    /// Given back, to be delivered again after `delay` (at most ten years).
+    pub fn release(delivery: &Delivery, delay: Duration, how: Released) -> Result<Self> {
+        let outcome = Outcome::Release { delay_ms: milliseconds("delay", delay, 0)?, how };
         Ok(Self::of(delivery, outcome.checked()))
     }
 
@@ -80,9 +117,9 @@ impl Settlement {
         Ok(Self::of(delivery, Outcome::Retry { delay_ms: milliseconds("delay", delay, 0)?, body }))
     }
 
-    /// Given up, with the reason that the dead letter shows: up to 4,096 bytes of it.
-    pub fn fail(delivery: &Delivery, error: impl Into<String>) -> Self {
-        Self::of(delivery, Outcome::Fail { error: error.into() }.checked())
+    /// Given up, with the error that the dead letter shows: up to 4,096 bytes of it.
+    pub fn fail(delivery: &Delivery, cause: Cause, error: impl Into<String>) -> Self {
+        Self::of(delivery, Outcome::Fail { cause, error: error.into() }.checked())
     }
 
     /// The task it settles.
@@ -101,7 +138,9 @@ impl Settlement {
 impl Outcome {
     /// Cuts an error text that is too long.
     fn checked(mut self) -> Self {
-        if let Self::Fail { error: text } | Self::Release { blame: Some(text), .. } = &mut self {
+        if let Self::Fail { error: text, .. }
+        | Self::Release { how: Released::Lost { reason: text } | Released::Unknown { reason: text }, .. } = &mut self
+        {
             let end = (0..=MAX_ERROR_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
             text.truncate(end);
         }
@@ -109,16 +148,22 @@ impl Outcome {
     }
 
     fn args(&self, args: &mut Vec<Vec<u8>>) {
-        let (kind, number, text): (&str, u64, &[u8]) = match self {
-            Self::Ack => ("ack", 0, b""),
-            Self::Release { delay_ms, blame: None } => ("release", *delay_ms, b""),
-            Self::Release { delay_ms, blame: Some(reason) } => ("blame", *delay_ms, reason.as_bytes()),
-            Self::Retry { delay_ms, body } => ("retry", *delay_ms, body.as_ref().map_or(b"", Body::rest)),
-            Self::Fail { error } => ("fail", 0, error.as_bytes()),
+        let (kind, number, text) = match self {
+            Self::Ack => ("ack", 0, Vec::new()),
+            Self::Release { delay_ms, how } => match how {
+                Released::Unrun => ("release", *delay_ms, Vec::new()),
+                Released::Ran => ("ran", *delay_ms, Vec::new()),
+                Released::Lost { reason } => ("lost", *delay_ms, reason.clone().into_bytes()),
+                Released::Unknown { reason } => ("unknown", *delay_ms, reason.clone().into_bytes()),
+            },
+            Self::Retry { delay_ms, body } => {
+                ("retry", *delay_ms, body.as_ref().map_or(b"".as_slice(), Body::rest).to_vec())
+            }
+            Self::Fail { cause, error } => ("fail", 0, cause.with(error).into_bytes()),
         };
         args.push(arg(kind));
         args.push(arg(number));
-        args.push(text.to_vec());
+        args.push(text);
     }
 }
 

@@ -1,8 +1,12 @@
 
 -- sweep: the periodic repair.
--- ARGV: limit, how long dead letters are kept (ms).
--- Returns: {reclaimed, due, healed, dropped, 1 if there is more}.
-local limit, kept = tonumber(ARGV[1]), tonumber(ARGV[2])
+-- ARGV: limit, how long dead letters are kept (ms), the sweeper's name or '', for how long it leads (ms).
+-- Returns: {reclaimed, due, healed, dropped, 1 if there is more work, 1 if its round over the partitions goes on, 1 if this one leads}.
+local limit, kept, sweeper = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+if sweeper ~= '' then
+  local leader = call('GET', key.sweeper)
+  if leader and leader ~= sweeper then return {0, 0, 0, 0, 0, 0, 0} end
+end
 local scans, cursors, next_cursor = {'head', 'held', 'waiting', 'task', 'dead'}, {}, {}
 local noted = call('HMGET', key.meta, 'sweep_head', 'sweep_held', 'sweep_waiting', 'sweep_task', 'sweep_dead', 'sweep_count', 'mend')
 for i = 1, #scans do cursors[scans[i]] = noted[i] or '0' end
@@ -203,6 +207,10 @@ if #leases <= 2000 then
   for i = 1, #leases, 2 do
     if plan.lease.new[leases[i]] == nil then leased[#leased + 1] = leases[i] end
   end
+  -- Those that got their lease back just now.
+  for id, deadline in pairs(plan.lease.new) do
+    if deadline then leased[#leased + 1] = id end
+  end
   fetch_all(plan.held, leased)
   for i = 1, #leased do
     local h = held_of(leased[i])
@@ -233,10 +241,11 @@ if #leases <= 2000 then
 end
 
 order.served = limit
-if next_cursor.head ~= '0' or #old == limit then more = true end
+if healed + dropped > 0 or #old == limit then more = true end
 if order.missing or mend and next_cursor.waiting ~= '0' then more = true end
 local next_count = scanned > MUCH and math.max(math.floor(count / 4), 1) or math.min(2 * count, 100)
 commit(false, nil, function()
+  if sweeper ~= '' then call('SET', key.sweeper, sweeper, 'PX', ARGV[4]) end
   if next_count ~= count then call('HSET', key.meta, 'sweep_count', next_count) end
   for i = 1, #scans do
     local name = scans[i]
@@ -250,4 +259,4 @@ commit(false, nil, function()
   end
   if mend and next_cursor.waiting == '0' and all_known and not order.missing then call('HDEL', key.meta, 'mend') end
 end)
-return {reclaimed, back, healed, dropped, more and 1 or 0}
+return {reclaimed, back, healed, dropped, more and 1 or 0, next_cursor.head ~= '0' and 1 or 0, 1}

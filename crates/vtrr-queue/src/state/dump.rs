@@ -103,10 +103,11 @@ fn held(held: &Held) -> String {
         Place::Dead => 'd',
     };
     format!(
-        "{place} {} {} {} {} {} {:?} {} {}",
+        "{place} {} {} {} {} {} {} {:?} {} {}",
         held.token,
         held.deliveries,
         held.blames,
+        held.losses,
         u8::from(held.free_used),
         held.max_deliveries,
         held.start,

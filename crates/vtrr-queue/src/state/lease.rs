@@ -1,7 +1,7 @@
 //! Deliveries, leases and what becomes of them, on the state in memory.
 
 use super::{Held, MAX_DEAD, Place, State, Tagged, as_ms};
-use crate::command::{Outcome, Settled, Settlement};
+use crate::command::{Cause, Outcome, Released, Settled, Settlement};
 use crate::task::{Delivery, Payload, TaskId, Token};
 
 /// A task to be placed in the order again, with the tag it was served at and the number of its last delivery.
@@ -33,7 +33,7 @@ impl State {
             let mut held = self.held.remove(&id).unwrap_or_else(|| new_held(max_deliveries));
             held.token = "-".into();
             self.held.insert(id.clone(), held);
-            self.bury(&id, "lost: the task was queued but its payload is missing");
+            self.bury(&id, &Cause::Missing, "lost: the task was queued but its payload is missing");
             return None;
         };
         let token = self.fresh_token();
@@ -50,7 +50,7 @@ impl State {
         held.start = start;
         owner.clone_into(&mut held.owner);
         held.payload = payload;
-        self.lease.insert(&id, (self.now_ms() + lease_ms) as f64);
+        self.lease.insert(&id, self.now_ms().saturating_add(lease_ms) as f64);
         if let Some(partition) = partition {
             *self.running.entry(partition).or_default() += 1;
         }
@@ -66,6 +66,7 @@ impl State {
             token: Token(held.token.clone()),
             deliveries: held.deliveries,
             blames: held.blames,
+            losses: held.losses,
             payload: held.payload.clone(),
         })
     }
@@ -91,12 +92,12 @@ impl State {
     }
 
     /// A dead letter, with its reason. The oldest ones beyond the bound are dropped.
-    pub(crate) fn bury(&mut self, id: &str, reason: &str) {
+    pub(crate) fn bury(&mut self, id: &str, cause: &Cause, error: &str) {
         if let Some(held) = self.held.get_mut(id) {
             held.place = Place::Dead;
         }
         self.dead.insert(id, self.now_ms() as f64);
-        self.error.insert(id.to_owned(), reason.to_owned());
+        self.error.insert(id.to_owned(), cause.with(error));
         self.count("dead", 1);
         while self.dead.len() > MAX_DEAD {
             let Some((_, oldest)) = self.dead.first() else { return };
@@ -146,45 +147,59 @@ impl State {
                 self.held.remove(id);
                 self.count("acked", 1);
             }
-            Outcome::Fail { error } => {
+            Outcome::Fail { cause, error } => {
                 self.count("failed", 1);
-                self.bury(id, error);
+                self.bury(id, cause, error);
             }
-            Outcome::Release { delay_ms, blame } => {
+            Outcome::Release { delay_ms, how } => {
                 self.count("released", 1);
-                self.give_back(id, *delay_ms, blame.as_deref(), given_back);
+                self.give_back(id, *delay_ms, how, given_back);
             }
             Outcome::Retry { delay_ms, body } => {
                 self.count("retried", 1);
-                if let (Some(body), Some(held)) = (body, self.held.get_mut(id)) {
-                    held.payload = held.payload.with_rest(body.rest());
+                if let Some(held) = self.held.get_mut(id) {
+                    held.losses = 0;
+                    if let Some(body) = body {
+                        held.payload = held.payload.with_rest(body.rest());
+                    }
                 }
                 self.come_back(id, *delay_ms, false, given_back);
             }
         }
     }
 
-    /// A delivery that ended without being settled by its task; with blame if there is a reason, even an empty one.
-    fn give_back(&mut self, id: &str, delay_ms: u64, blame: Option<&str>, given_back: &mut Vec<GivenBack>) {
+    /// Gives a delivery back (R9).
+    fn give_back(&mut self, id: &str, delay_ms: u64, how: &Released, given_back: &mut Vec<GivenBack>) {
         let Some(held) = self.held.get_mut(id) else { return };
-        let mut paid = true;
-        if let Some(reason) = blame {
-            held.blames += 1;
-            if held.blames >= held.max_deliveries {
-                let mut error = format!("poison: {} deliveries ended without a settle", held.blames);
-                if !reason.is_empty() {
-                    error = format!("{error}; the last one: {reason}");
-                }
-                self.bury(id, &error);
-                return;
+        let paid = match how {
+            Released::Unrun | Released::Unknown { .. } => true,
+            Released::Ran => {
+                held.losses = 0;
+                false
             }
-            paid = !std::mem::replace(&mut held.free_used, true);
+            Released::Lost { .. } => {
+                held.losses += 1;
+                !std::mem::replace(&mut held.free_used, true)
+            }
+        };
+        let (cause, reason) = match how {
+            Released::Unrun | Released::Ran => return self.come_back(id, delay_ms, paid, given_back),
+            Released::Lost { reason } => (Cause::Poison, reason),
+            Released::Unknown { reason } => (Cause::Unknown, reason),
+        };
+        held.blames += 1;
+        if held.blames < held.max_deliveries {
+            return self.come_back(id, delay_ms, paid, given_back);
         }
-        self.come_back(id, delay_ms, paid, given_back);
+        let mut error = format!("poison: {} deliveries ended without a settle", held.blames);
+        if !reason.is_empty() {
+            error = format!("{error}; the last one: {reason}");
+        }
+        self.bury(id, &cause, &error);
     }
 
     fn come_back(&mut self, id: &str, delay_ms: u64, paid: bool, given_back: &mut Vec<GivenBack>) {
-        let due = (self.now_ms() + delay_ms) as f64;
+        let due = self.now_ms().saturating_add(delay_ms) as f64;
         let Some(held) = self.held.get_mut(id) else { return };
         if delay_ms == 0 {
             held.place = Place::Queued;
@@ -205,9 +220,9 @@ impl State {
     }
 
     /// Takes a lease away from its holder; its token is worth nothing from now on.
-    pub(crate) fn revoke(&mut self, id: &str, blame: Option<&str>, given_back: &mut Vec<GivenBack>) {
+    pub(crate) fn revoke(&mut self, id: &str, how: &Released, given_back: &mut Vec<GivenBack>) {
         self.end_lease(id);
-        self.give_back(id, 0, blame, given_back);
+        self.give_back(id, 0, how, given_back);
         if let Some(held) = self.held.get_mut(id) {
             "-".clone_into(&mut held.token);
         }
@@ -226,7 +241,7 @@ impl State {
         for (_, kind, id) in due {
             if kind == 0 {
                 reclaimed += 1;
-                self.revoke(&id, Some(""), &mut given_back);
+                self.revoke(&id, &Released::lost(""), &mut given_back);
             } else {
                 back += 1;
                 self.delayed.remove(&id);
@@ -258,7 +273,7 @@ impl State {
         let mut given_back = Vec::new();
         for id in lost {
             self.count("released", 1);
-            self.revoke(&id, None, &mut given_back);
+            self.revoke(&id, &Released::Unrun, &mut given_back);
         }
         self.place_all(given_back);
     }
@@ -270,6 +285,7 @@ fn new_held(max_deliveries: u32) -> Held {
         token: "-".into(),
         deliveries: 0,
         blames: 0,
+        losses: 0,
         free_used: false,
         max_deliveries,
         start: 0.0,

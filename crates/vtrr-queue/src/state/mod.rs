@@ -64,6 +64,8 @@ pub struct State {
     pub(crate) share: HashMap<String, Share>,
     pub(crate) request: Scored,
     pub(crate) answer: HashMap<String, String>,
+    /// Who sweeps, and until when (ms).
+    pub(crate) sweeper: Option<(String, u64)>,
     /// Microseconds since 1970 of the command under way.
     now_us: u64,
     skips: usize,
@@ -137,6 +139,8 @@ pub(crate) struct Held {
     pub(crate) token: String,
     pub(crate) deliveries: u32,
     pub(crate) blames: u32,
+    /// Deliveries that ended with their worker or lease, since the task last ended one itself.
+    pub(crate) losses: u32,
     /// Whether its one free return is used up.
     pub(crate) free_used: bool,
     pub(crate) max_deliveries: u32,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 
 use super::drive::{Answer, Drive};
-use crate::command::{Outcome, Settlement};
+use crate::command::{Outcome, Released, Settlement};
 use crate::error::Result;
 use crate::runner::Runner;
 use crate::task::{Delivery, TaskId, Token};
@@ -58,8 +58,8 @@ impl<R: Runner> Drive<'_, R> {
     fn put_aside(&mut self, delivery: Delivery, now: Instant) {
         let lease = self.worker.settings.lease;
         let delay_ms = u64::try_from(2 * lease.as_millis()).unwrap_or(u64::MAX);
-        let outcome = Outcome::Release { delay_ms, blame: None };
-        self.unsettled.push(Settlement::new(delivery.id.clone(), delivery.token.clone(), outcome));
+        let outcome = Outcome::Release { delay_ms, how: Released::Unrun };
+        self.unsettled.push(Settlement::trusted(delivery.id.clone(), delivery.token.clone(), outcome));
         self.suspects.aside.push_back(Aside { id: delivery.id, token: delivery.token, until: now + lease });
     }
 
@@ -93,7 +93,7 @@ impl<R: Runner> Drive<'_, R> {
         self.look = true;
         let Some(delivery) = delivery else { return };
         if self.stopping.is_some() {
-            self.unsettled.push(Settlement::new(delivery.id, delivery.token, super::stop::RELEASE));
+            self.unsettled.push(Settlement::trusted(delivery.id, delivery.token, super::stop::RELEASE));
         } else if self.held.is_empty() {
             let lease = self.worker.settings.lease;
             self.next_extend = now + lease / 3;

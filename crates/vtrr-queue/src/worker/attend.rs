@@ -21,7 +21,7 @@ use super::options::{Options, Verdict};
 use super::retry::{Asked, describe};
 use super::stored::{Stored, retried};
 use super::{BoxError, Context, Hooks};
-use crate::command::Settlement;
+use crate::command::{Cause, Released, Settlement};
 use crate::task::Delivery;
 
 type Running = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
@@ -99,7 +99,7 @@ impl Attendant {
             Ok(stored) => stored,
             Err(error) => {
                 let context = Context::new(Arc::clone(&delivery), String::new(), 0, cancelled);
-                return self.fail(&context, format!("unreadable payload: {error}"));
+                return self.fail(&context, Cause::Unreadable, format!("unreadable payload: {error}"));
             }
         };
         let span = tracing::info_span!(
@@ -125,7 +125,9 @@ impl Attendant {
                     tell(self.hooks.as_deref(), |hooks| hooks.started(&context));
                     limited(running, &registered.options, &context).await
                 }
-                Ok(Err(error)) => return self.fail(&context, format!("arguments do not fit the handler: {error}")),
+                Ok(Err(error)) => {
+                    return self.fail(&context, Cause::Unreadable, format!("arguments do not fit the handler: {error}"));
+                }
                 Err(panic) => Ended::Returned(Err(Panicked::new(&*panic).into())),
             };
             self.judge(&registered.options, &context, ended, began)
@@ -140,7 +142,9 @@ impl Attendant {
                 tell(self.hooks.as_deref(), |hooks| hooks.succeeded(context, began.elapsed()));
                 return Settlement::ack(context.delivery());
             }
-            Ended::TimedOut(limit) => return self.fail(context, format!("time limit of {limit:?} exceeded")),
+            Ended::TimedOut(limit) => {
+                return self.fail(context, Cause::Timeout, format!("time limit of {limit:?} exceeded"));
+            }
             Ended::Returned(Err(error)) => error,
         };
         let asked = Asked::find(&*error);
@@ -149,8 +153,10 @@ impl Attendant {
             None => describe(&*error),
         };
         match options.judge(&*error, context.retries(), fastrand::f64()) {
-            Verdict::Final => self.fail(context, told),
-            Verdict::UsedUp => self.fail(context, format!("{told} (given up after {} retries)", context.retries())),
+            Verdict::Final => self.fail(context, Cause::Failed, told),
+            Verdict::UsedUp => {
+                self.fail(context, Cause::Failed, format!("{told} (given up after {} retries)", context.retries()))
+            }
             Verdict::Retry(delay) => {
                 let delay = delay.min(LONGEST_DELAY);
                 let layout = asked.and_then(|asked| asked.layout.as_ref());
@@ -161,16 +167,16 @@ impl Attendant {
                         tell(self.hooks.as_deref(), |hooks| hooks.retried(context, &told, delay));
                         settlement
                     }
-                    Err(error) => self.fail(context, format!("{told}; the retry cannot be stored: {error}")),
+                    Err(error) => self.fail(context, Cause::Failed, format!("{told}; the retry cannot be stored: {error}")),
                 }
             }
         }
     }
 
-    fn fail(&self, context: &Context, error: String) -> Settlement {
+    fn fail(&self, context: &Context, cause: Cause, error: String) -> Settlement {
         tracing::error!(task = %context.id(), error, "failed for good");
         tell(self.hooks.as_deref(), |hooks| hooks.failed(context, &error));
-        Settlement::fail(context.delivery(), error)
+        Settlement::fail(context.delivery(), cause, error)
     }
 
     /// A deploy may be under way: another worker may know it, or this one's successor. Each time it waits twice as long;
@@ -180,8 +186,9 @@ impl Attendant {
         let delay = self.unknown_delay.saturating_mul(factor).min(LONGEST_UNKNOWN_DELAY.max(self.unknown_delay));
         tracing::warn!(?delay, "unknown task name: released");
         let reason = format!("no handler for a task named \"{name}\"");
-        Settlement::release_with_blame(delivery, delay, reason)
-            .unwrap_or_else(|error| Settlement::fail(delivery, format!("unknown task name, and no release: {error}")))
+        Settlement::release(delivery, delay, Released::unknown(reason)).unwrap_or_else(|error| {
+            Settlement::fail(delivery, Cause::Unknown, format!("unknown task name, and no release: {error}"))
+        })
     }
 }
 

@@ -21,11 +21,14 @@ use super::round::Round;
 use super::stop::{LAST_CALL, RELEASE, Stopping};
 use super::unsettled::Unsettled;
 use super::{Panicked, Summary, Worker};
-use crate::command::{Dequeued, Eviction, Outcome, Settled, Settlement, Swept};
+use crate::command::{Cause, Dequeued, Eviction, Outcome, Settled, Settlement, Swept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::Queue;
 use crate::runner::{Listener, Runner};
 use crate::task::{Delivery, Owner, TaskId, Token};
+
+/// Where one call does not see all keys, the sweep's round is spread over so many calls per interval, or over several.
+const SWEEPS_PER_INTERVAL: u32 = 8;
 
 /// A worker at work.
 pub(super) struct Drive<'a, R> {
@@ -179,9 +182,9 @@ impl<'a, R: Runner> Drive<'a, R> {
                     // Not the handler itself: its future when it was dropped, or an `autoretry` function.
                     let error = Panicked::new(&*panic).to_string();
                     tracing::error!(task = %held.id, error, "failed for good");
-                    Settlement::new(held.id, held.token, Outcome::Fail { error })
+                    Settlement::trusted(held.id, held.token, Outcome::Fail { cause: Cause::Failed, error })
                 }
-                Err(_) => Settlement::new(held.id, held.token, RELEASE),
+                Err(_) => Settlement::trusted(held.id, held.token, RELEASE),
             },
         });
     }
@@ -211,7 +214,8 @@ impl<'a, R: Runner> Drive<'a, R> {
         let (runner, queue) = (&self.worker.runner, &self.worker.queue);
         if !self.sweeping && now >= self.next_sweep {
             self.sweeping = true;
-            let command = queue.sweep();
+            // One of all workers sweeps; when it ends, another does within three periods.
+            let command = queue.sweep().leader(self.owner.clone(), 3 * self.worker.settings.sweep_interval)?;
             self.calls.push(Box::pin(async move { Answer::Sweep(runner.run(command).await) }));
         }
         if matches!(self.listening, Listening::Not(until) if now >= until) {
@@ -255,6 +259,8 @@ impl<'a, R: Runner> Drive<'a, R> {
                     Ok(swept) => {
                         if swept.more {
                             self.next_sweep = now;
+                        } else if swept.unfinished {
+                            self.next_sweep = now + self.worker.settings.sweep_interval / SWEEPS_PER_INTERVAL;
                         }
                         self.ask_for_eviction();
                     }

@@ -74,7 +74,7 @@ impl<R: Runner> Drive<'_, R> {
         if let Some(stopping) = &mut self.stopping {
             stopping.owes_round = false;
             for delivery in dequeued.deliveries {
-                self.unsettled.push(Settlement::new(delivery.id, delivery.token, RELEASE));
+                self.unsettled.push(Settlement::trusted(delivery.id, delivery.token, RELEASE));
             }
             return;
         }

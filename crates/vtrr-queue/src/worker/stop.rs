@@ -4,7 +4,7 @@ use tokio::time::{Duration, Instant};
 
 use super::Summary;
 use super::drive::{Drive, Held};
-use crate::command::{Outcome, Settlement};
+use crate::command::{Outcome, Released, Settlement};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runner::Runner;
 
@@ -12,7 +12,7 @@ use crate::runner::Runner;
 pub(super) const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// Given back at once, without blame.
-pub(super) const RELEASE: Outcome = Outcome::Release { delay_ms: 0, blame: None };
+pub(super) const RELEASE: Outcome = Outcome::Release { delay_ms: 0, how: Released::Unrun };
 
 /// A worker that stops.
 pub(super) struct Stopping {
@@ -45,7 +45,7 @@ impl<R: Runner> Drive<'_, R> {
             tracing::error!(handlers = self.held.len(), "handlers do not yield; their tasks are released all the same");
             self.tasks.detach_all();
             for (_, held) in self.held.drain().filter(|(_, held)| !held.lost) {
-                self.unsettled.push(Settlement::new(held.id, held.token, RELEASE));
+                self.unsettled.push(Settlement::trusted(held.id, held.token, RELEASE));
             }
         }
         if self.held.is_empty() && stopping.ends.is_none() {

@@ -103,7 +103,7 @@ mod tests {
     use crate::task::Token;
 
     fn settlement(n: usize) -> Settlement {
-        Settlement::new(TaskId::new(n.to_string()).unwrap(), Token::new("1-1").unwrap(), Outcome::Ack)
+        Settlement::trusted(TaskId::new(n.to_string()).unwrap(), Token::new("1-1").unwrap(), Outcome::Ack)
     }
 
     #[test]

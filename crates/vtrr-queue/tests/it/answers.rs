@@ -33,7 +33,7 @@ fn token() -> Token {
 fn delivery() -> Delivery {
     let [id, _] = ids();
     let mut claim = queue().claim(id, token(), Owner::new("o").unwrap(), Duration::from_secs(1)).unwrap();
-    let answer = list([text("a"), text("1-1"), int(1), int(0), text("{}")]);
+    let answer = list([text("a"), text("1-1"), int(1), int(0), int(0), text("{}")]);
     let Step::Done(Some(delivery)) = claim.decode(answer).unwrap() else { panic!("one step, one delivery") };
     delivery
 }
@@ -48,7 +48,7 @@ fn refused<C: Command>(mut command: C, answer: Value, words: &str) {
 
 #[test]
 fn one_answer_for_each_that_was_asked_about() {
-    let ack = |id| Settlement::new(id, token(), Outcome::Ack);
+    let ack = |id| Settlement::new(id, token(), Outcome::Ack).unwrap();
     let settlements = || ids().map(ack).to_vec();
     for codes in [vec![], vec![int(0)], vec![int(0); 3]] {
         let words = format!("about {} of the 2", codes.len());

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vtrr_queue::{
-    Body, Call, Claim, Command, Delivery, Enqueue, Outcome, Owner, Queue, SCRIPTS, Settlement, Tagging, Task, TaskId,
+    Body, Call, Cause, Claim, Command, Delivery, Enqueue, Outcome, Owner, Queue, Released, SCRIPTS, Settlement, Tagging,
+    Task, TaskId,
 };
 
 use crate::clocked::Clocked;
@@ -62,7 +63,7 @@ impl Busy {
         // A dead letter that is older than a month.
         server.run(enqueue(&busy.queue, "x", 0..1)).unwrap();
         busy.dequeue(server, "w0", 1, 3_600);
-        busy.settle(server, &[("x0", Outcome::Fail { error: "no".into() })]);
+        busy.settle(server, &[("x0", Outcome::Fail { cause: Cause::Failed, error: "no".into() })]);
         busy.wait(server, 31 * 86_400);
 
         server.run(busy.queue.set_share("a", 3.0).unwrap()).unwrap();
@@ -77,9 +78,9 @@ impl Busy {
         server.run(enqueue(&busy.queue, "b", 0..1).request("again").unwrap()).unwrap();
         busy.dequeue(server, "w1", 11, 3_600);
         let retry = |seconds: u64| Outcome::Retry { delay_ms: seconds * 1_000, body: None };
-        let release = || Outcome::Release { delay_ms: 0, blame: None };
-        let later = || Outcome::Release { delay_ms: 3_600_000, blame: Some(String::new()) };
-        busy.settle(server, &[("e0", Outcome::Ack), ("b0", Outcome::Fail { error: "no".into() })]);
+        let release = || Outcome::Release { delay_ms: 0, how: Released::Unrun };
+        let later = || Outcome::Release { delay_ms: 3_600_000, how: Released::lost("") };
+        busy.settle(server, &[("e0", Outcome::Ack), ("b0", Outcome::Fail { cause: Cause::Failed, error: "no".into() })]);
         busy.settle(server, &[("a0", retry(10)), ("d0", retry(3_600)), ("a6", later())]);
         busy.settle(server, &[("a1", release()), ("a2", release()), ("a3", release())]);
         busy.dequeue(server, "w2", 1, 1);
@@ -118,7 +119,7 @@ impl Busy {
     /// None if that task was never delivered.
     pub(crate) fn settlement(&self, id: &str, outcome: Outcome) -> Option<Settlement> {
         let delivery = self.deliveries.get(id)?;
-        Some(Settlement::new(delivery.id.clone(), delivery.token.clone(), outcome))
+        Some(Settlement::new(delivery.id.clone(), delivery.token.clone(), outcome).unwrap())
     }
 
     /// What 0.1.0 does to the queue: takes a head, leaves the record of a task behind, brings a task of its own.
@@ -128,7 +129,7 @@ impl Busy {
         redis::pipe()
             .zrem(key("queue"), "s0")
             .hdel(key("task"), "s0")
-            .hset(key("held"), "gone", "q 1-1 1 0 0 5 0 - ")
+            .hset(key("held"), "gone", "q 1-1 1 0 0 0 5 0 - ")
             .zadd(key("queue"), "old", 2.5)
             .hset(key("task"), "old", payload)
             .exec(&mut server.connection)
@@ -154,12 +155,16 @@ impl Busy {
             let settlements = outcomes.iter().map(|(id, outcome)| self.settlement(id, outcome.clone()).unwrap());
             queue.settle(settlements.collect()).unwrap().call()
         };
-        let release = |delay_ms, blame: bool| Outcome::Release { delay_ms, blame: blame.then(|| "a reason".into()) };
+        let release = |delay_ms, blame: bool| Outcome::Release {
+            delay_ms,
+            how: if blame { Released::lost("a reason") } else { Released::Unrun },
+        };
         let retry = |delay_ms, body: Option<&str>| Outcome::Retry {
             delay_ms,
             body: body.map(|body| Body::from_json(body).unwrap()),
         };
-        let fail = || Outcome::Fail { error: "no".into() };
+        let back = |delay_ms, how| Outcome::Release { delay_ms, how };
+        let fail = || Outcome::Fail { cause: Cause::Failed, error: "no".into() };
         let mixed = [("a4", Outcome::Ack), ("a5", retry(0, Some(r#"{"task_name":"t"}"#))), ("b1", release(0, true))];
         let mixed = mixed.map(|(id, outcome)| self.settlement(id, outcome).unwrap()).to_vec();
         let leased = self.deliveries["a4"].clone();
@@ -183,16 +188,22 @@ impl Busy {
             ("ack".into(), settle(&[("a4", Outcome::Ack)])),
             ("release".into(), settle(&[("a4", release(0, false)), ("a5", release(0, true))])),
             ("release later".into(), settle(&[("a4", release(9, false)), ("b1", release(9, true))])),
+            ("release that ran".into(), settle(&[("a4", back(9, Released::Ran)), ("a5", back(0, Released::Ran))])),
+            ("release unknown".into(), settle(&[("b1", back(0, Released::unknown("no handler")))])),
             ("retry".into(), settle(&[("a5", retry(0, Some(r#"{"task_name":"t"}"#))), ("b1", retry(9, None))])),
             ("fail".into(), settle(&[("b1", fail())])),
             ("settle: gone".into(), settle(&[("e0", Outcome::Ack)])),
             ("claim".into(), self.claim_a6().call()),
-            ("blame_owner".into(), queue.blame_owner(owner("w1"), "lost").call()),
-            ("release_owner".into(), queue.release_owner(owner("w1")).call()),
-            ("fail_owner".into(), queue.fail_owner(owner("w1"), "no").call()),
+            ("blame_owner".into(), queue.release_owner(owner("w1"), Released::lost("lost")).call()),
+            ("release_owner".into(), queue.release_owner(owner("w1"), Released::Unrun).call()),
+            ("fail_owner".into(), queue.fail_owner(owner("w1"), Cause::Failed, "no").call()),
             ("extend".into(), queue.extend(&[leased], seconds(9)).unwrap().call()),
             ("extend_owner".into(), queue.extend_owner(owner("w1"), seconds(9)).unwrap().call()),
             ("sweep".into(), queue.sweep().call()),
+            (
+                "sweep of a leader".into(),
+                queue.sweep().leader(owner("w1"), std::time::Duration::from_secs(15)).unwrap().call(),
+            ),
             ("cancel: heads, a waiting, a delayed one".into(), {
                 queue.cancel(["a2", "b2", "s1", "d0", "d1", "old", "a4", "b0"].map(id)).unwrap().call()
             }),

@@ -113,8 +113,8 @@ fn normalise(key: &str, value: &mut String) {
     match key {
         "partition_virtual_time" | "share" | "current_virtual_time" => *value = double(value),
         "held" => {
-            let mut parts: Vec<_> = value.splitn(9, ' ').map(ToOwned::to_owned).collect();
-            parts[6] = double(&parts[6]);
+            let mut parts: Vec<_> = value.splitn(10, ' ').map(ToOwned::to_owned).collect();
+            parts[7] = double(&parts[7]);
             *value = parts.join(" ");
         }
         _ => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{Body, Command, Delivery, Queue, Settled, Settlement, Step, Tagging, Task, Whereabouts};
+use vtrr_queue::{Body, Cause, Command, Delivery, Queue, Released, Settled, Settlement, Step, Tagging, Task, Whereabouts};
 
 use crate::busy::{id, task};
 use crate::clocked::{Clocked, convert};
@@ -99,7 +99,7 @@ fn long_calls_see_the_same_order_as_short_ones() {
         pair.compare();
         let settle = deliveries.iter().enumerate().map(|(i, it)| match i % 4 {
             0 | 1 => Settlement::ack(it),
-            2 => Settlement::release(it, AT_ONCE).unwrap(),
+            2 => Settlement::release(it, AT_ONCE, Released::Unrun).unwrap(),
             _ => Settlement::retry(it, AT_ONCE, None).unwrap(),
         });
         let command = pair.queue.dequeue(7).unwrap().settle(settle.collect()).unwrap();
@@ -147,7 +147,7 @@ fn a_purge_leaves_what_comes_after_it_began() {
 #[test]
 fn more_dead_letters_than_are_kept() {
     let mut pair = Pair::new();
-    let fail = |it: &Delivery| Settlement::fail(it, "no");
+    let fail = |it: &Delivery| Settlement::fail(it, Cause::Failed, "no");
     for batch in 0..11 {
         let tasks = (0..1_000).map(|n| task(&format!("{batch:02}-{n:03}")));
         let command = pair.queue.enqueue("a", tasks).unwrap();
@@ -208,7 +208,7 @@ fn an_old_token_of_a_task_without_a_payload_is_lost() {
     let queue = Queue::new(NAME).unwrap();
     server.run(queue.enqueue("a", [task("x")]).unwrap()).unwrap();
     let deliveries = server.run(queue.dequeue(1).unwrap()).unwrap().deliveries;
-    server.run(queue.release(&deliveries[0], AT_ONCE).unwrap()).unwrap();
+    server.run(queue.release(&deliveries[0], AT_ONCE, Released::Unrun).unwrap()).unwrap();
     redis::cmd("DEL").arg(key("task")).exec(&mut server.connection).unwrap();
     assert_eq!(server.run(queue.dequeue(1).unwrap()).unwrap().deliveries, []);
     assert_eq!(server.run(queue.settle(acks(&deliveries)).unwrap()).unwrap(), [Settled::Lost]);

@@ -9,7 +9,7 @@ use std::{env, fs, process, thread};
 
 use serde::de::IgnoredAny;
 use vtrr_queue::worker::BoxError;
-use vtrr_queue::{Blocking, Context, Outcome, Queue, Redis, Settled, Settlement, Task, Totals, Worker};
+use vtrr_queue::{Blocking, Cause, Context, Outcome, Queue, Redis, Released, Settled, Settlement, Task, Totals, Worker};
 
 use crate::busy::{enqueue, owner};
 use crate::clocked::Clocked;
@@ -267,10 +267,10 @@ fn a_late_settle_changes_nothing() {
         let again = Duration::from_secs(1);
         let endings = [
             Settlement::ack(&late),
-            Settlement::release(&late, Duration::ZERO).unwrap(),
-            Settlement::release_with_blame(&late, again, "blamed").unwrap(),
+            Settlement::release(&late, Duration::ZERO, Released::Unrun).unwrap(),
+            Settlement::release(&late, again, Released::lost("blamed")).unwrap(),
             Settlement::retry(&late, again, None).unwrap(),
-            Settlement::fail(&late, "no"),
+            Settlement::fail(&late, Cause::Failed, "no"),
         ];
         let refused = |server: &mut Clocked, with: Settled| {
             let before = server.keys("crash-late");
@@ -313,9 +313,10 @@ fn recovery_leaves_no_counter_behind() {
             let again = server.run(take(format!("next-{round}"))).unwrap().deliveries;
             assert_eq!(again.iter().map(|it| &it.id).collect::<Vec<_>>(), lost.iter().map(|it| &it.id).collect::<Vec<_>>());
             // Each round ends in another way.
-            let (ack, fail) = (Outcome::Ack, Outcome::Fail { error: "no".into() });
+            let (ack, fail) = (Outcome::Ack, Outcome::Fail { cause: Cause::Failed, error: "no".into() });
             let outcome = if round % 2 == 0 { ack } else { fail };
-            let settlements = again.iter().map(|it| Settlement::new(it.id.clone(), it.token.clone(), outcome.clone()));
+            let settlements =
+                again.iter().map(|it| Settlement::new(it.id.clone(), it.token.clone(), outcome.clone()).unwrap());
             server.run(queue.settle(settlements.collect()).unwrap()).unwrap();
             if round % 2 == 1 {
                 server.run(queue.discard(again.into_iter().map(|it| it.id)).unwrap()).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use vtrr_queue::{Command, Dequeue, Enqueue, Result, State, Step};
+use vtrr_queue::{Cause, Command, Dequeue, Enqueue, Released, Result, State, Step};
 
 use crate::clocked::Clocked;
 use crate::server::Kind;
@@ -81,8 +81,8 @@ impl Twins<'_> {
             Op::SettleOwner { owner, ending } => {
                 let owner = world::owner(*owner);
                 match ending {
-                    world::Ending::Fail => self.both(queue.fail_owner(owner, "stopped"))?,
-                    _ => self.both(queue.release_owner(owner))?,
+                    world::Ending::Fail => self.both(queue.fail_owner(owner, Cause::Failed, "stopped"))?,
+                    _ => self.both(queue.release_owner(owner, Released::Unrun))?,
                 };
             }
             Op::Extend { picks, lease_s } => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{Command, Enqueue, Enqueued, ErrorKind, Queue, Result, Settlement, Step, Tagging};
+use vtrr_queue::{Cause, Command, Enqueue, Enqueued, ErrorKind, Queue, Released, Result, Settlement, Step, Tagging};
 
 use crate::busy::{enqueue, id, task};
 use crate::clocked::{Dump, convert};
@@ -93,8 +93,8 @@ fn only_what_waits_counts_and_what_comes_back_is_never_refused() {
         let held = pair.dequeue(4).deliveries;
         let later = vec![
             Settlement::retry(&held[1], Duration::from_secs(9), None).unwrap(),
-            Settlement::fail(&held[2], "no"),
-            Settlement::release(&held[3], Duration::from_secs(9)).unwrap(),
+            Settlement::fail(&held[2], Cause::Failed, "no"),
+            Settlement::release(&held[3], Duration::from_secs(9), Released::Unrun).unwrap(),
         ];
         let command = queue.settle(later).unwrap();
         pair.run(command);
@@ -113,7 +113,7 @@ fn only_what_waits_counts_and_what_comes_back_is_never_refused() {
         assert!(error.contains(": 8 queued and 1 to be added"), "{error}");
         // An id that is dead is stored anew, and counts.
         let failed = pair.dequeue(8).deliveries;
-        let command = queue.settle(failed.iter().map(|it| Settlement::fail(it, "no")).collect()).unwrap();
+        let command = queue.settle(failed.iter().map(|it| Settlement::fail(it, Cause::Failed, "no")).collect()).unwrap();
         pair.run(command);
         stored(&mut pair, queue.enqueue("a", ["a0", "a1", "a2", "a3"].map(task)).unwrap());
         refused(&mut pair, queue.enqueue("a", ["a10"].map(task)).unwrap());

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use vtrr_queue::{Body, Command, Delivery, Outcome, Queue, Settled, Settlement, Tagging, Task, TaskId, Whereabouts};
+use vtrr_queue::{
+    Body, Cause, Command, Delivery, Outcome, Queue, Released, Settled, Settlement, Tagging, Task, TaskId, Whereabouts,
+};
 
 use crate::busy::{id, owner};
 use crate::clocked::Clocked;
@@ -109,7 +111,8 @@ fn fill(server: &mut Clocked, queue: &Queue, partitions: &[String]) {
     }
     let found = server.run(queue.dequeue(3).unwrap().lease(LEASE).unwrap().owner(owner("bystander"), Vec::new())).unwrap();
     let [_, fails, waits] = &found.deliveries[..] else { panic!("{found:?}") };
-    let settle = vec![Settlement::fail(fails, "no"), Settlement::release(waits, HOUR).unwrap()];
+    let settle =
+        vec![Settlement::fail(fails, Cause::Failed, "no"), Settlement::release(waits, HOUR, Released::Unrun).unwrap()];
     server.run(queue.settle(settle).unwrap()).unwrap();
 }
 
@@ -138,7 +141,8 @@ impl Attack<'_> {
         let found = self.run(command.owner(owner(&self.owner), Vec::new())).deliveries;
         let (ours, others): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|it| it.payload.partition().unwrap().as_str() == self.partition);
-        let back = ours.iter().skip(n).chain(&others).map(|it| Settlement::release(it, Duration::ZERO).unwrap());
+        let back =
+            ours.iter().skip(n).chain(&others).map(|it| Settlement::release(it, Duration::ZERO, Released::Unrun).unwrap());
         let back: Vec<_> = back.collect();
         if !back.is_empty() {
             self.run(self.queue.settle(back).unwrap());
@@ -152,7 +156,7 @@ impl Attack<'_> {
     }
 
     fn settle(&mut self, it: &Delivery, outcome: Outcome) {
-        let settlement = Settlement::new(it.id.clone(), it.token.clone(), outcome);
+        let settlement = Settlement::new(it.id.clone(), it.token.clone(), outcome).unwrap();
         assert_eq!(self.run(self.queue.settle(vec![settlement]).unwrap()), [Settled::Done]);
     }
 
@@ -187,9 +191,9 @@ impl Attack<'_> {
         let again = Outcome::Retry { delay_ms: 0, body: Some(body(taken[1].id.as_str())) };
         self.settle(&taken[0], Outcome::Ack);
         self.settle(&taken[1], again);
-        self.settle(&taken[2], Outcome::Release { delay_ms: 0, blame: Some(partition.clone()) });
-        self.settle(&taken[3], Outcome::Release { delay_ms: 9_000, blame: None });
-        self.settle(&taken[4], Outcome::Fail { error: partition.clone() });
+        self.settle(&taken[2], Outcome::Release { delay_ms: 0, how: Released::lost(partition.clone()) });
+        self.settle(&taken[3], Outcome::Release { delay_ms: 9_000, how: Released::Unrun });
+        self.settle(&taken[4], Outcome::Fail { cause: Cause::Failed, error: partition.clone() });
         let parked = &taken[3];
         let claim = queue.claim(parked.id.clone(), parked.token.clone(), owner(&self.owner), LEASE).unwrap();
         let claimed = self.run(claim).unwrap();
@@ -200,8 +204,11 @@ impl Attack<'_> {
         assert_eq!(self.run(queue.redrive([taken[4].id.clone()]).unwrap()), [true]);
         self.run(queue.sweep());
         // What it still holds, the claimed one and the last, in each way that ends all of it.
-        self.run(queue.release_owner(owner(&self.owner)));
-        for end in [queue.blame_owner(owner(&self.owner), &partition), queue.fail_owner(owner(&self.owner), &partition)] {
+        self.run(queue.release_owner(owner(&self.owner), Released::Unrun));
+        for end in [
+            queue.release_owner(owner(&self.owner), Released::lost(&partition)),
+            queue.fail_owner(owner(&self.owner), Cause::Failed, &partition),
+        ] {
             self.take(2);
             self.run(end);
         }

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use vtrr_queue::{Blocking, Body, Command, ErrorKind, Outcome, Queue, Result, Settlement, Step, Tagging, Unfinished};
+use vtrr_queue::{
+    Blocking, Body, Cause, Command, ErrorKind, Outcome, Queue, Released, Result, Settlement, Step, Tagging, Unfinished,
+};
 
 use crate::busy::{Busy, Mode, enqueue, id, owner, task};
 use crate::clocked::{Clocked, Dump, convert};
@@ -105,11 +107,15 @@ fn difference(expected: &Dump, found: &Dump) -> String {
 fn every_command(kind: Kind, mode: Mode) {
     use Answers::{Differ, Equal, Gone, HandedOutAgain};
     let bench = &mut Bench::new(kind, mode);
-    let release = |delay_ms, blame: bool| Outcome::Release { delay_ms, blame: blame.then(|| "a reason".into()) };
+    let release = |delay_ms, blame: bool| Outcome::Release {
+        delay_ms,
+        how: if blame { Released::lost("a reason") } else { Released::Unrun },
+    };
     let retry = |delay_ms| Outcome::Retry { delay_ms, body: None };
     let other = Body::from_json(r#"{"task_name":"other"}"#).unwrap();
     let retry_as_other = |delay_ms| Outcome::Retry { delay_ms, body: Some(other.clone()) };
-    let fail = || Outcome::Fail { error: "no".into() };
+    let given = |delay_ms, how| Outcome::Release { delay_ms, how };
+    let fail = || Outcome::Fail { cause: Cause::Failed, error: "no".into() };
     let settlements = |busy: &Busy, outcomes: &[(&str, Outcome)]| -> Vec<Settlement> {
         outcomes.iter().map(|(id, outcome)| busy.settlement(id, outcome.clone()).unwrap()).collect()
     };
@@ -146,13 +152,15 @@ fn every_command(kind: Kind, mode: Mode) {
         ("ack", vec![("a4", Outcome::Ack)]),
         ("release", vec![("a4", release(0, false)), ("a5", release(0, false)), ("b1", release(9_000, false))]),
         ("release with blame", vec![("a4", release(0, true)), ("b1", release(9_000, true))]),
+        ("release that ran", vec![("a4", given(0, Released::Ran)), ("b1", given(9_000, Released::Ran))]),
+        ("release unknown", vec![("a4", given(0, Released::unknown("no handler")))]),
         ("retry", vec![("a5", retry_as_other(0)), ("a4", retry(0)), ("b1", retry_as_other(9_000))]),
         ("fail", vec![("b1", fail())]),
     ] {
         bench.check(title, Gone, |busy| busy.queue.settle(settlements(busy, &outcomes)).unwrap());
     }
-    bench.check("release_owner", Differ, |busy| busy.queue.release_owner(owner("w1")));
-    bench.check("fail_owner", Differ, |busy| busy.queue.fail_owner(owner("w1"), "no"));
+    bench.check("release_owner", Differ, |busy| busy.queue.release_owner(owner("w1"), Released::Unrun));
+    bench.check("fail_owner", Differ, |busy| busy.queue.fail_owner(owner("w1"), Cause::Failed, "no"));
     bench.check("claim", Equal, Busy::claim_a6);
     bench.check("extend", Equal, |busy| {
         busy.queue.extend(&[busy.deliveries["a4"].clone(), busy.deliveries["a0"].clone()], seconds(9)).unwrap()

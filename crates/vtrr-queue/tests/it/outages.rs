@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use vtrr_queue::worker::{BoxError, Summary};
-use vtrr_queue::{Command, Context, Delivery, Queue, Redis, Runner, Settlement, Totals, Worker};
+use vtrr_queue::{Command, Context, Delivery, Queue, Redis, Released, Runner, Settlement, Totals, Worker};
 
 use crate::busy::{enqueue, id, owner};
 use crate::clocked::{Clocked, Dump};
@@ -98,7 +98,7 @@ fn sequence(kind: Kind, accident: Accident) -> (Dump, Totals) {
     stage.run(queue.ack(&of["a0"]).unwrap());
     stage.run(queue.retry(&of["a1"], Duration::ZERO).unwrap());
     stage.run(queue.retry(&of["a2"], minute).unwrap());
-    stage.run(queue.release(&of["a3"], Duration::ZERO).unwrap());
+    stage.run(queue.release(&of["a3"], Duration::ZERO, Released::Unrun).unwrap());
     stage.run(queue.fail(&of["b0"], "no").unwrap());
     stage.run(queue.sweep());
     let next = queue.dequeue(1).unwrap().owner(worker(), ["a4", "a5", "b1"].map(id).to_vec());
@@ -106,7 +106,7 @@ fn sequence(kind: Kind, accident: Accident) -> (Dump, Totals) {
     assert_eq!(next.deliveries[0].id, id("a3"));
     stage.run(queue.cancel([id("b2"), id("b4")]).unwrap());
     stage.run(queue.redrive([id("b0")]).unwrap());
-    stage.run(queue.release_owner(worker()));
+    stage.run(queue.release_owner(worker(), Released::Unrun));
     assert_eq!(stage.run(queue.peek(1).unwrap())[0].id, id("a5"));
     stage.run(queue.flatten());
     stage.run(queue.unflatten());

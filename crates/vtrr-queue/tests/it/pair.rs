@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use vtrr_queue::{Command, Dequeue, Dequeued, Queue, Result, Settlement, State, Step};
+use vtrr_queue::{Command, Dequeue, Dequeued, Queue, Result, Settlement, State, Step, Swept};
 
 use crate::busy::task;
 use crate::clocked::Clocked;
@@ -39,6 +39,15 @@ impl Pair {
 
     pub(crate) fn run<C: Command<Reply: Debug> + Clone>(&mut self, command: C) -> C::Reply {
         self.try_run(command).unwrap()
+    }
+
+    /// A sweep; that its round over the partitions goes on, only servers know.
+    pub(crate) fn sweep(&mut self) -> Swept {
+        let Ok(Step::Done(ours)) = self.queue.sweep().apply(self.state.at(self.now_us)) else { unreachable!("one step") };
+        let theirs = self.clocked.run(self.queue.sweep()).unwrap();
+        let told = |swept: Swept| (swept.reclaimed, swept.due, swept.healed, swept.dropped, swept.more, swept.leading);
+        assert_eq!(told(ours), told(theirs));
+        theirs
     }
 
     /// The same for a command that may be refused.

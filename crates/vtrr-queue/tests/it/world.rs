@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vtrr_queue::{Body, Delivery, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token};
+use vtrr_queue::{Body, Cause, Delivery, Outcome, Owner, Queue, Released, Settlement, Tagging, Task, TaskId, Token};
 
 /// One operation. Numbers pick among what is there when it runs.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub(crate) enum Ending {
     Ack,
     Release {
         delay_s: u8,
-        blame: bool,
+        how: Released,
     },
     Retry {
         delay_s: u8,
@@ -93,14 +93,12 @@ impl Ending {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Ack | Self::Stale => Outcome::Ack,
-            Self::Release { delay_s, blame } => {
-                Outcome::Release { delay_ms: u64::from(*delay_s) * 1_000, blame: blame.then(|| format!("number {delay_s}")) }
-            }
+            Self::Release { delay_s, how } => Outcome::Release { delay_ms: u64::from(*delay_s) * 1_000, how: how.clone() },
             Self::Retry { delay_s, body } => Outcome::Retry {
                 delay_ms: u64::from(*delay_s) * 1_000,
                 body: body.then(|| Body::from_json(r#"{"task_name":"other","args":[1e400,{}],"kwargs":{}}"#).unwrap()),
             },
-            Self::Fail => Outcome::Fail { error: "ValueError: no".into() },
+            Self::Fail => Outcome::Fail { cause: Cause::Failed, error: "ValueError: no".into() },
         }
     }
 }
@@ -150,7 +148,7 @@ impl Seen {
                 Ending::Stale => Token::new("1-1").unwrap(),
                 _ => delivery.token.clone(),
             };
-            Some(Settlement::new(delivery.id.clone(), token, ending.outcome()))
+            Some(Settlement::new(delivery.id.clone(), token, ending.outcome()).unwrap())
         };
         picks.iter().filter_map(settlement).collect()
     }
@@ -190,11 +188,20 @@ pub(crate) fn seconds(s: u8) -> Duration {
     Duration::from_secs(u64::from(s))
 }
 
+fn released() -> impl Strategy<Value = Released> {
+    prop_oneof![
+        2 => Just(Released::Unrun),
+        1 => Just(Released::Ran),
+        2 => Just(Released::lost("a reason")),
+        1 => Just(Released::unknown("no handler")),
+    ]
+}
+
 fn ending() -> impl Strategy<Value = Ending> {
     let delay = prop_oneof![3 => Just(0_u8), 1 => Just(5), 1 => Just(40)];
     prop_oneof![
         4 => Just(Ending::Ack),
-        4 => (delay.clone(), any::<bool>()).prop_map(|(delay_s, blame)| Ending::Release { delay_s, blame }),
+        5 => (delay.clone(), released()).prop_map(|(delay_s, how)| Ending::Release { delay_s, how }),
         3 => (delay, any::<bool>()).prop_map(|(delay_s, body)| Ending::Retry { delay_s, body }),
         1 => Just(Ending::Fail),
         1 => Just(Ending::Stale),

@@ -18,8 +18,22 @@ pub(crate) enum Place {
 pub(crate) enum End {
     Ack,
     Fail,
-    Release { blame: bool, delay_ms: u64 },
-    Retry { delay_ms: u64 },
+    /// It did not run.
+    Release {
+        delay_ms: u64,
+    },
+    Ran {
+        delay_ms: u64,
+    },
+    Lost {
+        delay_ms: u64,
+    },
+    Unknown {
+        delay_ms: u64,
+    },
+    Retry {
+        delay_ms: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -130,12 +144,17 @@ impl Books {
                 known.place = Place::Dead;
                 return false;
             }
-            End::Retry { delay_ms } => delay_ms,
-            End::Release { blame, delay_ms } => {
-                known.paid = !blame || !known.free_used;
-                known.free_used |= blame;
-                known.blames += u32::from(blame);
-                if blame && known.blames >= MAX_DELIVERIES {
+            End::Retry { delay_ms } | End::Ran { delay_ms } => delay_ms,
+            End::Release { delay_ms } => {
+                known.paid = true;
+                delay_ms
+            }
+            End::Lost { delay_ms } | End::Unknown { delay_ms } => {
+                let is_lost = matches!(end, End::Lost { .. });
+                known.paid = !is_lost || !known.free_used;
+                known.free_used |= is_lost;
+                known.blames += 1;
+                if known.blames >= MAX_DELIVERIES {
                     known.place = Place::Dead;
                     return false;
                 }
@@ -159,7 +178,7 @@ impl Books {
         due.truncate(limit);
         due.retain(|((_, kind), id)| {
             if *kind == 0 {
-                return self.end(id, End::Release { blame: true, delay_ms: 0 }, now);
+                return self.end(id, End::Lost { delay_ms: 0 }, now);
             }
             self.tasks.get_mut(id).unwrap().place = Place::Queued;
             true

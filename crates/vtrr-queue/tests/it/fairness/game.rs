@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vtrr_queue::{Delivery, Settlement, Tagging};
+use vtrr_queue::{Cause, Delivery, Released, Settlement, Tagging};
 
 use super::books::{Books, End, Known};
 use super::ops::Op;
@@ -252,13 +252,14 @@ impl Game {
 }
 
 fn settlement(delivery: &Delivery, end: End) -> Settlement {
-    match end {
-        End::Ack => Settlement::ack(delivery),
-        End::Fail => Settlement::fail(delivery, "no"),
-        End::Release { blame: false, delay_ms } => Settlement::release(delivery, Duration::from_millis(delay_ms)).unwrap(),
-        End::Release { blame: true, delay_ms } => {
-            Settlement::release_with_blame(delivery, Duration::from_millis(delay_ms), "blamed").unwrap()
-        }
-        End::Retry { delay_ms } => Settlement::retry(delivery, Duration::from_millis(delay_ms), None).unwrap(),
-    }
+    let (delay_ms, how) = match end {
+        End::Ack => return Settlement::ack(delivery),
+        End::Fail => return Settlement::fail(delivery, Cause::Failed, "no"),
+        End::Retry { delay_ms } => return Settlement::retry(delivery, Duration::from_millis(delay_ms), None).unwrap(),
+        End::Release { delay_ms } => (delay_ms, Released::Unrun),
+        End::Ran { delay_ms } => (delay_ms, Released::Ran),
+        End::Lost { delay_ms } => (delay_ms, Released::lost("lost")),
+        End::Unknown { delay_ms } => (delay_ms, Released::unknown("unknown")),
+    };
+    Settlement::release(delivery, Duration::from_millis(delay_ms), how).unwrap()
 }

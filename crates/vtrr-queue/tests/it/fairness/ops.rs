@@ -67,7 +67,10 @@ fn end(trouble: bool) -> BoxedStrategy<End> {
     prop_oneof![
         2 => Just(End::Ack),
         1 => Just(End::Fail),
-        4 => (any::<bool>(), delay()).prop_map(|(blame, delay_ms)| End::Release { blame, delay_ms }),
+        2 => delay().prop_map(|delay_ms| End::Release { delay_ms }),
+        2 => delay().prop_map(|delay_ms| End::Lost { delay_ms }),
+        1 => delay().prop_map(|delay_ms| End::Unknown { delay_ms }),
+        2 => delay().prop_map(|delay_ms| End::Ran { delay_ms }),
         3 => delay().prop_map(|delay_ms| End::Retry { delay_ms }),
     ]
     .boxed()

@@ -1,7 +1,7 @@
 //! R9 to R11: what comes back, new shares, and what is taken out.
 
 use proptest::prelude::*;
-use vtrr_queue::Tagging;
+use vtrr_queue::{Cause, Released, Tagging};
 
 use super::cases;
 use super::world::{World, id_of};
@@ -63,7 +63,7 @@ fn r9_an_owner_gives_back_in_order() {
         let deliveries = world.run(command).unwrap().deliveries;
         assert_eq!(deliveries.iter().map(id_of).collect::<Vec<_>>(), ["z", "y", "x"]);
     }
-    let command = world.queue.release_owner(owner);
+    let command = world.queue.release_owner(owner, Released::Unrun);
     assert_eq!(world.run(command).unwrap(), 3);
     assert_eq!(world.serve(4), ["z", "y", "x", "w"]);
 }
@@ -93,6 +93,37 @@ fn r9_a_release_is_free_each_time_blame_only_once() {
 }
 
 #[test]
+fn r9_what_ran_and_gave_itself_back_is_charged_each_time() {
+    let mut world = two();
+    let mut served = Vec::new();
+    for _ in 0..8 {
+        let deliveries = world.take(1);
+        served.push(id_of(&deliveries[0]));
+        if id_of(&deliveries[0]) == "a1" {
+            world.give_back(&deliveries, &Released::Ran);
+        }
+    }
+    assert_eq!(served, ["a1", "b1", "a2", "b2", "a1", "b3", "a3", "b4"], "behind the head, and B gets its half");
+}
+
+#[test]
+fn r9_a_name_that_nobody_knows_is_free_each_time_and_counts() {
+    let mut world = two();
+    for blames in 0..4 {
+        let deliveries = world.take(1);
+        assert_eq!((id_of(&deliveries[0]).as_str(), deliveries[0].blames, deliveries[0].losses), ("a1", blames, 0));
+        world.give_back(&deliveries, &Released::unknown("no handler"));
+        assert_eq!((world.finish("A"), world.see().lanes["A"].len()), (Some(2.0), 3), "free");
+    }
+    let deliveries = world.take(1);
+    world.give_back(&deliveries, &Released::unknown("no handler"));
+    let command = world.queue.dead_letters(0, 9).unwrap();
+    let letters = world.run(command).unwrap();
+    assert_eq!(letters.iter().map(|it| (it.id.as_str(), it.cause.clone())).collect::<Vec<_>>(), [("a1", Cause::Unknown)]);
+    assert_eq!(letters[0].error, "poison: 5 deliveries ended without a settle; the last one: no handler");
+}
+
+#[test]
 fn r9_a_retry_goes_before_its_lane_behind_the_head_and_paid_ones_and_pays_again() {
     let mut world = two();
     let deliveries = world.take(6);
@@ -113,7 +144,7 @@ fn r9_a_delay_keeps_what_was_paid_paid_and_what_was_not_not() {
     let deliveries = world.take(3);
     let late = std::time::Duration::from_secs(5);
     world.settle(vec![
-        vtrr_queue::Settlement::release(&deliveries[0], late).unwrap(),
+        vtrr_queue::Settlement::release(&deliveries[0], late, Released::Unrun).unwrap(),
         vtrr_queue::Settlement::retry(&deliveries[1], late, None).unwrap(),
     ]);
     assert_eq!(world.serve(2), ["b2", "a3"]);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vtrr_queue::{Body, Command, Delivery, Dequeue, Queue, Result, Settled, Settlement, State, Step, Tagging, Task, TaskId};
+use vtrr_queue::{
+    Body, Command, Delivery, Dequeue, Queue, Released, Result, Settled, Settlement, State, Step, Tagging, Task, TaskId,
+};
 
 pub(crate) struct World {
     pub(crate) state: State,
@@ -107,12 +109,16 @@ impl World {
     }
 
     pub(crate) fn release(&mut self, deliveries: &[Delivery]) {
-        self.settle(deliveries.iter().map(|delivery| Settlement::release(delivery, Duration::ZERO).unwrap()).collect());
+        self.give_back(deliveries, &Released::Unrun);
     }
 
     pub(crate) fn blame(&mut self, deliveries: &[Delivery]) {
-        let blame = |delivery| Settlement::release_with_blame(delivery, Duration::ZERO, "blamed").unwrap();
-        self.settle(deliveries.iter().map(blame).collect());
+        self.give_back(deliveries, &Released::lost("blamed"));
+    }
+
+    pub(crate) fn give_back(&mut self, deliveries: &[Delivery], how: &Released) {
+        let release = |delivery| Settlement::release(delivery, Duration::ZERO, how.clone()).unwrap();
+        self.settle(deliveries.iter().map(release).collect());
     }
 
     pub(crate) fn retry(&mut self, deliveries: &[Delivery], delay_ms: u64) {

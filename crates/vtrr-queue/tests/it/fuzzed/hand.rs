@@ -115,7 +115,7 @@ impl Runner for Hand {
         let answer = match call.script.name {
             "dequeue" => self.dequeue(&call.args),
             "extend" => Value::List(vec![Value::List(vec![Value::Int(0)])]),
-            _ => Value::List(vec![Value::Int(0); 5]),
+            _ => Value::List(vec![Value::Int(0); 7]),
         };
         match command.decode(answer)? {
             Step::Done(reply) => Ok(reply),
@@ -137,8 +137,9 @@ impl Hand {
         let settled = settlements.iter().map(|settlement| self.settle(settlement)).collect();
         let payload = if number(&args[0]) > 0 { self.payload.lock().unwrap().take() } else { None };
         let bytes = |text: &str| Value::Bytes(text.into());
-        let delivery =
-            |payload| Value::List(vec![bytes("a"), bytes("1-1"), Value::Int(1), Value::Int(0), Value::Bytes(payload)]);
+        let delivery = |payload| {
+            Value::List(vec![bytes("a"), bytes("1-1"), Value::Int(1), Value::Int(0), Value::Int(0), Value::Bytes(payload)])
+        };
         let deliveries = payload.into_iter().map(delivery).collect();
         Value::List(vec![Value::List(settled), Value::Int(-1), Value::Int(0), Value::List(deliveries)])
     }
@@ -149,8 +150,11 @@ impl Hand {
         let ending = match kind.as_slice() {
             b"ack" => Ending::Acked,
             b"retry" => Ending::Retried(text.clone()),
-            b"blame" => Ending::Unknown,
-            b"fail" => Ending::Failed(String::from_utf8(text.clone()).unwrap()),
+            b"unknown" => Ending::Unknown,
+            b"fail" => {
+                let text = String::from_utf8(text.clone()).unwrap();
+                Ending::Failed(text.split_once(' ').unwrap().1.to_owned())
+            }
             _ => unreachable!("{kind:?}"),
         };
         assert!(self.ending.lock().unwrap().replace(ending).is_none(), "settled twice");

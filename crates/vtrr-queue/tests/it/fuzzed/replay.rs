@@ -45,7 +45,7 @@ fn scripts_read_kept_payloads_as_the_crate_does() {
     let server = Server::start(Kind::Redis);
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let source = [include_str!("../../../src/command/base.lua"), READ].concat();
-    let keys: Vec<_> = (0..21).map(|n| format!("key-{n}")).collect();
+    let keys: Vec<_> = (0..22).map(|n| format!("key-{n}")).collect();
     let mut known = 0;
     replay("payload", |input| {
         let mut script = redis::cmd("EVAL");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, Parser, RedisResult, Value};
 use vtrr_queue::{
-    Blocking, Body, Command, Delivery, ErrorKind, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token,
+    Blocking, Body, Cause, Command, Delivery, ErrorKind, Outcome, Owner, Queue, Settlement, Tagging, Task, TaskId, Token,
 };
 
 /// A connection that delivers these bytes, whatever it is asked.
@@ -46,8 +46,8 @@ pub fn replies(input: &[u8]) {
     let (token, owner) = (Token::new("1-1").unwrap(), Owner::new("o").unwrap());
     let second = Duration::from_secs(1);
     let settlements = || {
-        let of = |id: &TaskId, outcome| Settlement::new(id.clone(), token.clone(), outcome);
-        vec![of(&id, Outcome::Ack), of(&other, Outcome::Fail { error: "e".into() })]
+        let of = |id: &TaskId, outcome| Settlement::new(id.clone(), token.clone(), outcome).unwrap();
+        vec![of(&id, Outcome::Ack), of(&other, Outcome::Fail { cause: Cause::Failed, error: "e".into() })]
     };
     let tasks = |n: usize| vec![Task::with_body(Body::from_json("{\"task_name\":\"t\"}").unwrap()); n];
     let ids = || [id.clone(), other.clone()];
@@ -65,7 +65,7 @@ pub fn replies(input: &[u8]) {
             ask(wire, dequeue, |reply| reply.settled.len() == 2);
         }
         b'S' => ask(wire, queue.settle(settlements()).unwrap(), |reply| reply.len() == 2),
-        b's' => ask(wire, queue.fail_owner(owner, "e"), |_| true),
+        b's' => ask(wire, queue.fail_owner(owner, Cause::Failed, "e"), |_| true),
         b'k' => ask(wire, queue.claim(id, token, owner, second).unwrap(), |_| true),
         b'X' => ask(wire, queue.extend(&[delivery(&queue)], second).unwrap(), |reply| reply.len() == 1),
         b'x' => ask(wire, queue.extend_owner(owner, second).unwrap(), |_| true),
@@ -89,7 +89,14 @@ pub fn replies(input: &[u8]) {
 /// A delivery that can be read.
 fn delivery(queue: &Queue) -> Delivery {
     let bytes = |text: &str| vtrr_queue::Value::Bytes(text.into());
-    let answer = vec![bytes("a"), bytes("1-1"), vtrr_queue::Value::Int(1), vtrr_queue::Value::Int(0), bytes("{}")];
+    let answer = vec![
+        bytes("a"),
+        bytes("1-1"),
+        vtrr_queue::Value::Int(1),
+        vtrr_queue::Value::Int(0),
+        vtrr_queue::Value::Int(0),
+        bytes("{}"),
+    ];
     let (id, token) = (TaskId::new("a").unwrap(), Token::new("1-1").unwrap());
     let mut claim = queue.claim(id, token, Owner::new("o").unwrap(), Duration::from_secs(1)).unwrap();
     match claim.decode(vtrr_queue::Value::List(answer)).unwrap() {

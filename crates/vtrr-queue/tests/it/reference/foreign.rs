@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{Body, Cancelled, Delivery, Settled, Settlement, TaskId, Whereabouts};
+use vtrr_queue::{Body, Cancelled, Cause, Delivery, Released, Settled, Settlement, TaskId, Whereabouts};
 
 use super::{Job, Ours, body, theirs_dequeue, theirs_enqueue};
 
@@ -76,15 +76,15 @@ fn a_task_of_0_1_0_is_acked_and_extended() {
 #[test]
 fn a_task_of_0_1_0_is_released() {
     for (mut ours, delivery) in delivered("released") {
-        ours.run(ours.queue.release(&delivery, NOW).unwrap());
+        ours.run(ours.queue.release(&delivery, NOW, Released::Unrun).unwrap());
         assert_back(ours, 2.0, &job(1).body());
     }
     for (mut ours, delivery) in delivered("blamed") {
-        ours.run(ours.queue.settle(vec![Settlement::release_with_blame(&delivery, NOW, "blamed").unwrap()]).unwrap());
+        ours.run(ours.queue.settle(vec![Settlement::release(&delivery, NOW, Released::lost("blamed")).unwrap()]).unwrap());
         assert_back(ours, 2.0, &job(1).body());
     }
     for (mut ours, delivery) in delivered("delayed") {
-        ours.run(ours.queue.release(&delivery, SOON).unwrap());
+        ours.run(ours.queue.release(&delivery, SOON, Released::Unrun).unwrap());
         sweep_until_back(&mut ours, 1);
         assert_back(ours, 2.0, &job(1).body());
     }
@@ -129,10 +129,10 @@ fn a_task_of_0_1_0_is_given_back_or_failed_with_all_that_its_owner_holds() {
             let owner = vtrr_queue::Queue::fresh_owner();
             ours.run(ours.queue.dequeue(1).unwrap().owner(owner.clone(), Vec::new()));
             if by == "release" {
-                assert_eq!(ours.run(ours.queue.release_owner(owner)), 1);
+                assert_eq!(ours.run(ours.queue.release_owner(owner, Released::Unrun)), 1);
                 assert_back(ours, 2.0, &job(1).body());
             } else {
-                assert_eq!(ours.run(ours.queue.fail_owner(owner, "gone")), 1);
+                assert_eq!(ours.run(ours.queue.fail_owner(owner, Cause::Failed, "gone")), 1);
                 assert_eq!(ours.run(ours.queue.redrive([TaskId::new("id-1").unwrap()]).unwrap()).len(), 1);
                 assert_back(ours, 2.0, &job(1).body());
             }
@@ -167,7 +167,7 @@ fn a_task_of_0_1_0_is_cancelled_unless_it_is_leased() {
     }
     for (mut ours, delivery) in delivered("cancelled-late") {
         assert_eq!(ours.run(ours.queue.cancel([id.clone()]).unwrap()), [Cancelled::Leased]);
-        ours.run(ours.queue.release(&delivery, LATER).unwrap());
+        ours.run(ours.queue.release(&delivery, LATER, Released::Unrun).unwrap());
         assert_eq!(ours.run(ours.queue.cancel([id.clone()]).unwrap()), [Cancelled::Done]);
         assert_gone(ours);
     }
@@ -207,7 +207,7 @@ fn tasks_of_0_1_0_are_purged_with_all_and_with_no_partition() {
 #[test]
 fn a_delayed_task_of_0_1_0_is_brought_in_by_flatten() {
     for (mut ours, delivery) in delivered("flattened") {
-        ours.run(ours.queue.release(&delivery, LATER).unwrap());
+        ours.run(ours.queue.release(&delivery, LATER, Released::Unrun).unwrap());
         let flattened = ours.run(ours.queue.flatten());
         assert_eq!((flattened.in_lanes, flattened.leased), (0, 0));
         assert_back(ours, 2.0, &job(1).body());

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vtrr_queue::Released;
+
 use super::{Job, Ours, Random, theirs_dequeue, theirs_enqueue};
 
 const NOW: Duration = Duration::ZERO;
@@ -26,7 +28,7 @@ fn a_flattened_backlog_is_drained_by_0_1_0_in_the_order_we_would_have_used() {
         // Some come back: at once and after a retry, as paid ones and as charged ones.
         if round % 4 == 1 {
             let delivery = head.next();
-            head.run(head.queue.release(&delivery, NOW).unwrap());
+            head.run(head.queue.release(&delivery, NOW, Released::Unrun).unwrap());
         } else if round % 4 == 2 {
             let delivery = head.next();
             head.run(head.queue.retry(&delivery, NOW).unwrap());
@@ -129,7 +131,7 @@ fn nothing_is_lost_when_a_0_1_0_worker_takes_the_last_tag() {
         // Two come back: one waits as paid.
         let deliveries = ours.dequeue(2);
         for delivery in &deliveries {
-            ours.run(ours.queue.release(delivery, NOW).unwrap());
+            ours.run(ours.queue.release(delivery, NOW, Released::Unrun).unwrap());
         }
         assert_eq!(theirs_dequeue(&ours.name, None).len(), 3);
         assert!(!ours.keys().contains(&"task".to_owned()));
@@ -175,7 +177,7 @@ fn what_is_remembered_of_tasks_that_0_1_0_workers_took_is_dropped() {
     ours.enqueue("q", &jobs(10, 2));
     for _ in 0..3 {
         let delivery = ours.next();
-        ours.run(ours.queue.release(&delivery, NOW).unwrap());
+        ours.run(ours.queue.release(&delivery, NOW, Released::Unrun).unwrap());
     }
     let taken = theirs_dequeue("remembered", None);
     assert_eq!(taken.len(), 3);

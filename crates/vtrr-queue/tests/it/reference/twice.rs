@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vtrr_queue::{ErrorKind, TaskId, Whereabouts};
+use vtrr_queue::{ErrorKind, Released, TaskId, Whereabouts};
 
 use super::{Job, Ours, body, theirs_dequeue, theirs_enqueue};
 
@@ -52,7 +52,7 @@ fn an_id_queued_by_0_1_0_survives_ours_that_is_given_back() {
         let mut ours = with(name, &[job("x", OURS)]);
         let leased = ours.next();
         theirs_enqueue(&ours.name, "q", &[job("x", THEIRS)]);
-        ours.run(ours.queue.release(&leased, Duration::from_millis(delay)).unwrap());
+        ours.run(ours.queue.release(&leased, Duration::from_millis(delay), Released::Unrun).unwrap());
         while ours.run(ours.queue.stats()).delayed > 0 {
             ours.run(ours.queue.sweep());
         }
@@ -64,7 +64,7 @@ fn an_id_queued_by_0_1_0_survives_ours_that_is_given_back() {
 fn an_id_queued_by_0_1_0_while_ours_is_delayed_runs_before_it() {
     let mut ours = with("twice-delayed-long", &[job("x", OURS)]);
     let leased = ours.next();
-    ours.run(ours.queue.release(&leased, Duration::from_secs(3_600)).unwrap());
+    ours.run(ours.queue.release(&leased, Duration::from_secs(3_600), Released::Unrun).unwrap());
     theirs_enqueue(&ours.name, "q", &[job("x", THEIRS)]);
     let fresh = ours.next();
     assert!(fresh.id.as_str().starts_with("x~"), "{fresh:?}");
@@ -149,7 +149,7 @@ fn an_id_queued_by_0_1_0_in_place_of_a_head_keeps_no_task_from_coming_back() {
     let mut ours = with("twice-head", &[job("a", 3), job("x", OURS), job("y", 4)]);
     let leased = ours.next();
     theirs_enqueue(&ours.name, "q", &[job("x", THEIRS)]);
-    ours.run(ours.queue.release(&leased, Duration::ZERO).unwrap());
+    ours.run(ours.queue.release(&leased, Duration::ZERO, Released::Unrun).unwrap());
     let mut ran = ours.drain();
     ours.run(ours.queue.sweep());
     ran.extend(ours.drain());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use vtrr_queue::worker::BoxError;
-use vtrr_queue::{Command, Context, Listener, Owner, Queue, Result, Runner, Task, Whereabouts, Worker};
+use vtrr_queue::{Command, Context, Listener, Owner, Queue, Released, Result, Runner, Task, Whereabouts, Worker};
 
 use super::bed::{Bed, OnDrop, Working, events, eventually, in_time};
 
@@ -67,7 +67,7 @@ pub(super) async fn a_lost_lease_drops_the_handler(runner: impl Runner + Clone +
         Some(Whereabouts::Leased { owner: Some(owner), .. }) => Owner::new(owner).unwrap(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(bed.runner.run(bed.queue.release_owner(owner)).await.unwrap(), 1);
+    assert_eq!(bed.runner.run(bed.queue.release_owner(owner, Released::Unrun)).await.unwrap(), 1);
     assert_eq!(told.take(2).await, ["dropped", "again"]);
     bed.drained().await;
     let summary = worker.stop().await;

@@ -9,7 +9,7 @@ from itertools import pairwise
 from .ledger import Line
 
 # What may stand in the store when no task does.
-LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper"}
+LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper", "told"}
 # An outcome after which a task is not delivered again.
 FINAL = {"ack", "fail"}
 DONE = "0"

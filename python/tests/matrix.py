@@ -29,6 +29,8 @@ SHORT = [
     "test_health",
     "test_revoke",
     "test_embedded",
+    "test_poison",
+    "test_databases",
 ]
 OLD = {"5.2": "celery[redis]==5.2.*", "5.4": "celery[redis]==5.4.*"}
 

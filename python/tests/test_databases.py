@@ -48,7 +48,6 @@ DATABASES = {{
         "USER": {user!r},
         "HOST": "127.0.0.1",
         "PORT": {port},
-        "CONN_MAX_AGE": None,
     }}
 }}
 CELERY_BROKER_URL = {broker!r}

@@ -11,9 +11,10 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import forks
+from . import forks, losses
 from ._core import Queue
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ WRITE_SECONDS = 1.0
 LAST_SECONDS = 1.0
 
 
+@dataclass
+class Job:
+    """What is settled in a thread of ours."""
+
+    what: str
+    vtrr: VTRRQueue
+    command: Any
+    then: Callable[[Any], None] | None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
 class _Keeper:
     """One per worker process."""
 
@@ -37,7 +49,7 @@ class _Keeper:
         self.nonce = Queue.fresh()
         self.lock = threading.Lock()
         self.requests: weakref.WeakSet[TicketRequest] = weakref.WeakSet()
-        self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event] | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         # By name. They end when no worker is left, nor anything to do; several may begin and end in one process.
         self.threads: dict[str, threading.Thread] = {}
         self.workers: set[Any] = set()
@@ -138,14 +150,15 @@ class _Keeper:
         except OSError as error:
             logger.warning("%s: the health_file %r could not be written: %r", vtrr, file.path, error)
 
-    def post(self, what: str, vtrr: VTRRQueue, command: Any) -> threading.Event:
-        done = threading.Event()
+    def post(self, what: str, vtrr: VTRRQueue, command: Any, then: Callable[[Any], None] | None = None) -> threading.Event:
+        """Runs a command soon; and `then`, with its answer."""
+        job = Job(what, vtrr, command, then)
         with self.lock:
-            self.jobs.put((what, vtrr, command, done))
+            self.jobs.put(job)
             self.begin_thread("work", self.work)
-        return done
+        return job.done
 
-    def next_job(self) -> tuple[str, VTRRQueue, Any, threading.Event] | None:
+    def next_job(self) -> Job | None:
         """None where the thread is to end."""
         while True:
             with self.lock:
@@ -158,18 +171,21 @@ class _Keeper:
     def work(self) -> None:
         pause = threading.Event()
         while (job := self.next_job()) is not None:
-            what, vtrr, command, done = job
             # A task that is not settled comes back when its lease has run out: no need to try for longer.
             for seconds in (0.2, 0.5, 1.0, 2.0, None):
                 try:
                     with forks.quiet():
-                        vtrr._run(command)
+                        answer = job.vtrr._run(job.command)
                     break
                 except Exception as error:
-                    logger.warning("%s: could not %s: %r", vtrr, what, error)
+                    logger.warning("%s: could not %s: %r", job.vtrr, job.what, error)
                     if seconds is not None:
                         pause.wait(seconds)
-            done.set()
+            else:
+                answer = None
+            job.done.set()
+            if job.then is not None and answer is not None:
+                job.then(answer)
 
     def at_exit(self) -> None:
         if os.getpid() != self.pid:
@@ -237,9 +253,11 @@ def report(vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None
 
 
 def release(request: TicketRequest, reason: str | None) -> None:
-    """Gives back what a message holds; with blame, if there is a reason."""
-    core: Queue = request.vtrr._core
-    _keeper().post("give tasks back", request.vtrr, core.release_owner(request.vtrr_owner, reason))
+    """Gives back what a message holds; with blame, if there is a reason: then these deliveries are lost."""
+    vtrr = request.vtrr
+    core: Queue = vtrr._core
+    then = None if reason is None else lambda ids: losses.report(vtrr, ids, reason)
+    _keeper().post("give tasks back", vtrr, core.release_owner(request.vtrr_owner, reason), then)
 
 
 def fail(request: TicketRequest, cause: str, error: str) -> None:

@@ -96,7 +96,7 @@ class Sweeper(threading.Thread):
         self.leading = False
         # When the next turn is.
         self.due = 0.0
-        self.teller = Teller(vtrr)
+        self.teller = Teller(vtrr, worker)
 
     def stop(self) -> None:
         self.stopped.set()

@@ -10,7 +10,7 @@ from .fair import Fairness, measure
 from .ledger import DONE, Line, number_of
 
 # What may stand in the store when no task does.
-LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper"}
+LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper", "told"}
 # An outcome after which a task is not delivered again.
 FINAL = {"ack", "fail"}
 

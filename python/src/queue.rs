@@ -99,6 +99,11 @@ impl Queue {
         self.queue.name().sweeper_key()
     }
 
+    #[getter]
+    fn told_key(&self) -> String {
+        self.queue.name().told_key()
+    }
+
     /// The full names of the keys, in the order of keys.rs.
     #[getter]
     fn keys(&self, py: Python<'_>) -> Py<PyTuple> {

@@ -94,6 +94,12 @@ impl IntoReply for Vec<Settled> {
     }
 }
 
+impl IntoReply for Vec<TaskId> {
+    fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.iter().map(TaskId::as_str).collect::<Vec<_>>().into_py_any(py)
+    }
+}
+
 impl IntoReply for u64 {
     fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.into_py_any(py)

@@ -30,6 +30,10 @@ SHORT = [
     "test_controls",
     "test_events",
     "test_health",
+    "test_revoke",
+    "test_embedded",
+    "test_poison",
+    "test_databases",
 ]
 OLD = {"5.2": "celery[redis]==5.2.*", "5.4": "celery[redis]==5.4.*"}
 

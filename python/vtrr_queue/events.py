@@ -28,6 +28,11 @@ def ended(task: Any, request: dict[str, Any], result: Any) -> None:
     _send(task, request, _end, result)
 
 
+def lost(task: Any, request: dict[str, Any], error: Exception) -> None:
+    """Says that it ended outside a run."""
+    _send(task, request, lambda: {"task-failed": {"exception": saferepr(error), "traceback": ""}})
+
+
 def _beginning(task: Any, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
     size = task.app.amqp.argsrepr_maxsize
     received = {

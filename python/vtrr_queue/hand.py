@@ -24,6 +24,8 @@ Settling = tuple[str, str, str, float, "bytes | None"]
 SHORT_SECONDS = 0.005
 # How long tasks in hand wait for one that is not.
 PATIENCE_SECONDS = 0.05
+# The thread that watches for that ends when there was nothing to watch for so long.
+LINGER_SECONDS = 1.0
 MOST = 16
 
 
@@ -88,22 +90,22 @@ class Hand:
 
 
 class _Watch:
-    """Looks after the hands of a process, in one thread that lives while there are any."""
+    """Looks after the hands of a process, in one thread that lives while there are any, and a little longer."""
 
     def __init__(self) -> None:
         self.hands: set[Hand] = set()
         self.some = threading.Event()
+        # That of the process that has the thread; 0 for none.
         self.pid = 0
 
     def add(self, hand: Hand) -> None:
-        if self.pid != os.getpid():
-            with _starting:
-                if self.pid != os.getpid():
-                    self.hands, self.some = set(), threading.Event()
-                    threading.Thread(target=self.run, name="vtrr-watch", daemon=True).start()
-                    self.pid = os.getpid()
-        self.hands.add(hand)
-        self.some.set()
+        with _starting:
+            if self.pid != os.getpid():
+                self.hands, self.some = set(), threading.Event()
+                threading.Thread(target=self.run, name="vtrr-watch", daemon=True).start()
+                self.pid = os.getpid()
+            self.hands.add(hand)
+            self.some.set()
 
     def discard(self, hand: Hand) -> None:
         self.hands.discard(hand)
@@ -111,12 +113,16 @@ class _Watch:
     def run(self) -> None:
         pause = threading.Event()
         while True:
-            self.some.wait()
+            if not self.some.wait(LINGER_SECONDS):
+                with _starting:
+                    if not self.some.is_set():
+                        self.pid = 0
+                        return
             if not self.hands:
-                self.some.clear()
-                if not self.hands:
-                    continue
-                self.some.set()
+                with _starting:
+                    if not self.hands:
+                        self.some.clear()
+                continue
             pause.wait(PATIENCE_SECONDS / 2)
             for hand in list(self.hands):
                 if time.monotonic() - hand.since > PATIENCE_SECONDS:

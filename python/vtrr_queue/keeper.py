@@ -11,9 +11,10 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import forks
+from . import forks, losses
 from ._core import Queue
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ logger = logging.getLogger(__name__)
 
 # How long the event loop waits for a hard time limit to be written.
 WRITE_SECONDS = 1.0
+# While the last tasks of a worker end, it is looked so often whether they have.
+LAST_SECONDS = 1.0
+
+
+@dataclass
+class Job:
+    """What is settled in a thread of ours."""
+
+    what: str
+    vtrr: VTRRQueue
+    command: Any
+    then: Callable[[Any], None] | None
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class _Keeper:
@@ -35,13 +49,25 @@ class _Keeper:
         self.nonce = Queue.fresh()
         self.lock = threading.Lock()
         self.requests: weakref.WeakSet[TicketRequest] = weakref.WeakSet()
-        self.jobs: queue.SimpleQueue[tuple[str, VTRRQueue, Any, threading.Event]] = queue.SimpleQueue()
-        self.threads: list[threading.Thread] = []
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        # By name. They end when no worker is left, nor anything to do; several may begin and end in one process.
+        self.threads: dict[str, threading.Thread] = {}
+        self.workers: set[Any] = set()
         # Where it is told for which queue that the worker is live, and whether it works on that, tasks in hand or not.
         self.files: dict[VTRRQueue, tuple[HealthFile, Callable[[], bool]]] = {}
-        # Leases are extended so often, and from when a shorter one than all before is seen.
+        # Leases are extended so often. What wakes the thread: a shorter one than all before, or a worker's end.
         self.period = 10.0
-        self.shorter = threading.Event()
+        self.news = threading.Event()
+
+    def enter(self, worker: Any) -> None:
+        with self.lock:
+            self.workers.add(worker)
+
+    def leave(self, worker: Any) -> None:
+        with self.lock:
+            self.workers.discard(worker)
+        self.news.set()
+        self.jobs.put(None)
 
     def register(self, request: TicketRequest) -> None:
         with self.lock:
@@ -57,17 +83,23 @@ class _Keeper:
         """With the lock."""
         if lease / 3 < self.period:
             self.period = lease / 3
-            self.shorter.set()
-        if not self.threads:
-            for target in (self.extend_leases, self.work):
-                thread = threading.Thread(target=target, name=f"vtrr-{target.__name__}", daemon=True)
-                self.threads.append(thread)
-                thread.start()
+            self.news.set()
+        self.begin_thread("extend_leases", self.extend_leases)
+        self.begin_thread("work", self.work)
+
+    def begin_thread(self, name: str, target: Callable[[], None]) -> None:
+        """With the lock."""
+        if name not in self.threads:
+            self.threads[name] = threading.Thread(target=target, name=f"vtrr-{name}", daemon=True)
+            self.threads[name].start()
 
     def owners(self) -> list[tuple[VTRRQueue, str]]:
         """Who may hold leases: messages that a process has begun with."""
         with self.lock:
-            return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
+            return self._owners()
+
+    def _owners(self) -> list[tuple[VTRRQueue, str]]:
+        return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
 
     def askers(self) -> list[tuple[VTRRQueue, str]]:
         """Who extends leases, and for health nobody's: an owner that holds none."""
@@ -76,9 +108,9 @@ class _Keeper:
         return [*self.owners(), *((vtrr, f"{self.nonce}/0") for vtrr, (_, works) in files if works())]
 
     def extend_leases(self) -> None:
-        while True:
-            self.shorter.wait(self.period)
-            self.shorter.clear()
+        while self.extends():
+            self.news.wait(self.period if self.workers else min(self.period, LAST_SECONDS))
+            self.news.clear()
             down: set[VTRRQueue] = set()
             answered: set[VTRRQueue] = set()
             for vtrr, owner in self.askers():
@@ -94,6 +126,23 @@ class _Keeper:
             for vtrr in answered & self.files.keys():
                 self.beat(vtrr)
 
+    def extends(self) -> bool:
+        """False where the thread is to end: without a worker, as soon as its last task has ended."""
+        with self.lock:
+            if self.workers or self._owners():
+                return True
+            del self.threads["extend_leases"]
+            files, self.files = self.files, {}
+        for vtrr in files:
+            self.end_file(vtrr, files[vtrr][0])
+        return False
+
+    def end_file(self, vtrr: VTRRQueue, file: HealthFile) -> None:
+        try:
+            file.end()
+        except OSError as error:
+            logger.warning("%s: the health_file %r could not be removed: %r", vtrr, file.path, error)
+
     def beat(self, vtrr: VTRRQueue) -> None:
         file, _ = self.files[vtrr]
         try:
@@ -101,35 +150,48 @@ class _Keeper:
         except OSError as error:
             logger.warning("%s: the health_file %r could not be written: %r", vtrr, file.path, error)
 
-    def post(self, what: str, vtrr: VTRRQueue, command: Any) -> threading.Event:
-        done = threading.Event()
-        self.jobs.put((what, vtrr, command, done))
-        return done
+    def post(self, what: str, vtrr: VTRRQueue, command: Any, then: Callable[[Any], None] | None = None) -> threading.Event:
+        """Runs a command soon; and `then`, with its answer."""
+        job = Job(what, vtrr, command, then)
+        with self.lock:
+            self.jobs.put(job)
+            self.begin_thread("work", self.work)
+        return job.done
+
+    def next_job(self) -> Job | None:
+        """None where the thread is to end."""
+        while True:
+            with self.lock:
+                if not self.workers and self.jobs.empty():
+                    del self.threads["work"]
+                    return None
+            if (job := self.jobs.get()) is not None:
+                return job
 
     def work(self) -> None:
         pause = threading.Event()
-        while True:
-            what, vtrr, command, done = self.jobs.get()
+        while (job := self.next_job()) is not None:
             # A task that is not settled comes back when its lease has run out: no need to try for longer.
             for seconds in (0.2, 0.5, 1.0, 2.0, None):
                 try:
                     with forks.quiet():
-                        vtrr._run(command)
+                        answer = job.vtrr._run(job.command)
                     break
                 except Exception as error:
-                    logger.warning("%s: could not %s: %r", vtrr, what, error)
+                    logger.warning("%s: could not %s: %r", job.vtrr, job.what, error)
                     if seconds is not None:
                         pause.wait(seconds)
-            done.set()
+            else:
+                answer = None
+            job.done.set()
+            if job.then is not None and answer is not None:
+                job.then(answer)
 
     def at_exit(self) -> None:
         if os.getpid() != self.pid:
             return
         for vtrr, (file, _) in self.files.items():
-            try:
-                file.end()
-            except OSError as error:
-                logger.warning("%s: the health_file %r could not be removed: %r", vtrr, file.path, error)
+            self.end_file(vtrr, file)
         # The children are gone by now, and what they had not settled goes back at once.
         for vtrr, owner in self.owners():
             try:
@@ -162,6 +224,16 @@ def is_here() -> bool:
     return _current is not None and _current.pid == os.getpid()
 
 
+def enter(worker: Any) -> None:
+    """A worker has started in this process: until it leaves, and its last task has ended, our threads live."""
+    _keeper().enter(worker)
+
+
+def leave(worker: Any) -> None:
+    """The worker ends."""
+    _keeper().leave(worker)
+
+
 def nonce() -> str:
     """Names this process start; no other has it."""
     return _keeper().nonce
@@ -174,16 +246,18 @@ def register(request: TicketRequest) -> None:
 
 def report(vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None:
     """From now on a file tells whether the worker is live: written whenever Redis has answered an extension, also one of
-    no lease, made while ``works()``; removed when the process exits."""
+    no lease, made while ``works()``; removed when the worker has ended."""
     _keeper().report(vtrr, file, works)
     # It has a lease from now on until it must have been answered.
     _keeper().beat(vtrr)
 
 
 def release(request: TicketRequest, reason: str | None) -> None:
-    """Gives back what a message holds; with blame, if there is a reason."""
-    core: Queue = request.vtrr._core
-    _keeper().post("give tasks back", request.vtrr, core.release_owner(request.vtrr_owner, reason))
+    """Gives back what a message holds; with blame, if there is a reason: then these deliveries are lost."""
+    vtrr = request.vtrr
+    core: Queue = vtrr._core
+    then = None if reason is None else lambda ids: losses.report(vtrr, ids, reason)
+    _keeper().post("give tasks back", vtrr, core.release_owner(request.vtrr_owner, reason), then)
 
 
 def fail(request: TicketRequest, cause: str, error: str) -> None:

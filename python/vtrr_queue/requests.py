@@ -12,7 +12,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.state import task_ready
 
-from . import keeper, limits, strategy, tickets
+from . import connections, keeper, limits, strategy, tickets
 from .messages import kind_of
 from .run import in_words, storable
 
@@ -33,6 +33,9 @@ class TicketRequest:
         time_start: float | None
         _request_dict: dict[str, Any]
         acknowledge: Any
+        _already_revoked: bool
+        _already_cancelled: bool
+        _terminate_on_ack: Any
 
     # Hard and soft, of the message.
     _times: tuple[float | None, float | None] = (None, None)
@@ -81,10 +84,19 @@ class TicketRequest:
         """Whether tasks under a limit run inside this ticket."""
         return self._is_ticket and self.vtrr.tagging == "all"
 
+    def revoked(self) -> bool:
+        if self._is_bound:
+            # Celery's ids of revoked tasks outlive these. A task that is revoked is taken out, so that its message finds
+            # nothing to claim.
+            return bool(self._already_revoked)
+        return bool(super().revoked())  # type: ignore[misc]
+
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         strategy.begun(self)
         if self._is_ticket or self._is_bound:
+            # Its threads may have ended since, where a worker stops.
+            keeper.register(self)
             # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
             self.acknowledge()
 
@@ -109,8 +121,15 @@ class TicketRequest:
         if isinstance(error, TimeLimitExceeded):
             keeper.fail(self, "timeout", f"TimeLimitExceeded: {error}")
         elif isinstance(error, Terminated):
+            if self._terminate_on_ack is None and not self._already_revoked and not self._already_cancelled:
+                # Nobody did: the process that had been sent it was lost, and the pool found its id among the revoked. Its
+                # task comes back by itself.
+                task_ready(self)
+                self.acknowledge()
+                return None
             keeper.fail(self, "revoked", "revoked: terminated")
-        return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
+        with connections.renewed():
+            return super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft and self._is_bound:
@@ -122,7 +141,8 @@ class TicketRequest:
                 keeper.fail(self, "timeout", f"TimeLimitExceeded: {timeout} s")
             keeper.release(self, f"hard time limit of {timeout} s")
             return
-        super().on_timeout(soft, timeout)  # type: ignore[misc]
+        with connections.renewed():
+            super().on_timeout(soft, timeout)  # type: ignore[misc]
 
     def cancel(self, *args: Any, **kwargs: Any) -> None:
         if not (self._is_ticket or self._is_bound):
@@ -151,7 +171,8 @@ class TicketRequest:
             if terminated:
                 keeper.release(self, "the ticket was terminated")
             return
-        super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+        with connections.renewed():
+            super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if self._is_bound:
             if terminated:
                 keeper.fail(self, "revoked", "revoked: terminated")

@@ -57,8 +57,8 @@ class TaskResult(AsyncResult):  # type: ignore[misc]
         return AsyncResult, self.__reduce_args__()
 
     def revoke(self, *args: Any, **kwargs: Any) -> None:
-        """Cancels the task if it still waits, in the store, so for good; else tells the workers, as Celery does: one
-        that runs is left alone, and a retry of it is taken out by the next sweep that finds it waiting.
+        """Cancels the task if it still waits, in the store, so for good; else tells the workers, as Celery does: one that
+        runs goes on, to its own end, and a retry of it is taken out by the next sweep that finds it waiting.
 
         Celery's ``terminate=True`` reaches a running task only if it has a time limit: then it runs in a message of its
         own.

@@ -1,19 +1,16 @@
-"""What a worker tells the result backend on its own account, and what it hears of Celery's `revoke`. In a thread beside
+"""What a worker tells of tasks that ended outside a run of their own: the result backend, the log and signals. In a thread beside
 the sweep's, since a backend may hang."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery.worker import state
-
-from . import backend, forks
+from . import backend, connections, forks, losses
 from .body import look
-from .errors import VtrrError
 from .refusals import StateRefused
 
 if TYPE_CHECKING:
@@ -26,57 +23,50 @@ UNTOLD = ("poison", "unknown", "missing", "unreadable", "timeout", "rejected", "
 MOST_LETTERS = 1000
 # How often the state of one is tried to be stored: a backend may refuse just that.
 MOST_TRIES = 100
+# How many letters were told of is kept for as long as letters are. Where that is not known, as on a queue of an older version,
+# those are new that died since so long before the worker began.
+TOLD_SECONDS = 31 * 86_400
+NEW_SECONDS = 60.0
 
 
 class Teller(threading.Thread):
     """Takes its turn after each of the sweep's."""
 
-    def __init__(self, vtrr: VTRRQueue) -> None:
+    def __init__(self, vtrr: VTRRQueue, worker: Any) -> None:
         super().__init__(name=f"vtrr-tell-{vtrr.name}", daemon=True)
         self.vtrr = vtrr
+        self.worker = worker
+        self.since = time.time() - NEW_SECONDS
         self.news = threading.Event()
+        self.stopped = False
         # The queue's numbers, where this worker is the one that sweeps.
         self.stats: dict[str, Any] | None = None
         # How many of the dead letters that there have ever been were looked at.
         self.died = 0
-        # Those of them that are to be told of, and how often that was tried.
-        self.untold: deque[tuple[dict[str, Any], int]] = deque(maxlen=10_000)
-        # Ids that Celery's own revoke had named at the last turn; Celery bounds their number.
-        self.revoked: set[str] = set()
+        # Those of them whose state is to be stored, how often that was tried, and whether nobody was told of them yet.
+        self.untold: deque[tuple[dict[str, Any], int, bool]] = deque(maxlen=10_000)
 
     def turn(self, stats: dict[str, Any] | None) -> None:
         self.stats = stats
         self.news.set()
 
+    def stop(self) -> None:
+        self.stopped = True
+        self.news.set()
+
     def run(self) -> None:
         while True:
             self.news.wait()
+            if self.stopped:
+                return
             self.news.clear()
             stats = self.stats
             try:
-                self.cancel_revoked()
                 if stats is not None:
-                    self.tell_of_the_dead(stats)
+                    with connections.renewed():
+                        self.tell_of_the_dead(stats)
             except Exception as error:
                 logger.warning("%s: states could not be stored, it will be tried again: %r", self.vtrr, error)
-
-    def cancel_revoked(self) -> None:
-        """Takes tasks out whose ids were revoked by Celery's means: it knows of messages only."""
-        revoked = set(state.revoked)
-        new = [id for id in revoked - self.revoked if self.could_be_ours(id)]
-        answers: dict[str, str] = {}
-        if new:
-            with forks.quiet():
-                answers = self.vtrr.cancel(new)
-        # One that runs is looked at again: it may ask for a retry.
-        self.revoked = {id for id in revoked if answers.get(id) != "leased"}
-
-    def could_be_ours(self, id: Any) -> bool:
-        try:
-            self.vtrr._core.find(id)
-        except VtrrError:
-            return False
-        return True
 
     def tell_of_the_dead(self, stats: dict[str, Any]) -> None:
         """Gives the state FAILURE to tasks that no run of theirs could give it: those that ended all their workers,
@@ -87,28 +77,45 @@ class Teller(threading.Thread):
         if new > 0:
             with forks.quiet():
                 letters = self.vtrr._run(self.vtrr._core.dead_letters(stats["dead"] - new, min(new, MOST_LETTERS)))
-            self.untold.extend((letter, 1) for letter in letters if letter["cause"] in UNTOLD)
+                told = self.told()
+            for number, letter in enumerate(letters, died - new + 1):
+                if letter["cause"] in UNTOLD:
+                    self.untold.append((letter, 1, letter["died_at"] > self.since if told is None else number > told))
             self.died = died - new + len(letters)
+        self.tell_all()
+        if new > 0:
+            with forks.quiet():
+                self.vtrr.redis_client.set(self.vtrr._core.told_key, self.died, ex=TOLD_SECONDS)
+
+    def told(self) -> int | None:
+        """Of how many of all dead letters anybody has told."""
+        told = self.vtrr.redis_client.get(self.vtrr._core.told_key)
+        return None if told is None else int(told)
+
+    def tell_all(self) -> None:
+        """States are stored, then those told of who were not."""
         failed = 0
         for _ in range(len(self.untold)):
-            letter, tries = self.untold.popleft()
+            letter, tries, is_new = self.untold.popleft()
             try:
-                self.tell_of(letter)
-                failed = 0
+                if failed < 2:  # else the backend is down
+                    self.tell_of(letter)
+                    failed = 0
+                else:
+                    self.untold.append((letter, tries, False))
             except StateRefused as error:
                 logger.error("%s: %s", self.vtrr, error)
             except Exception as error:
                 logger.warning("%s: no state could be stored for %s: %r", self.vtrr, letter["id"], error)
                 failed += 1
                 if tries < MOST_TRIES:
-                    self.untold.append((letter, tries + 1))
-                if failed == 2:
-                    return  # the backend is down
+                    self.untold.append((letter, tries + 1, False))
+            if is_new:
+                losses.announce(self.vtrr, letter, getattr(self.worker, "consumer", None))
 
     def tell_of(self, letter: dict[str, Any]) -> None:
         payload = look(letter["payload"])
         task = self.vtrr._task_of(payload)
-        kind = TimeLimitExceeded if letter["cause"] == "timeout" else WorkerLostError
         if task is None or not task.ignore_result:
             with forks.quiet():
-                backend.store_failure(self.vtrr.celery_app.backend, letter["id"], kind(letter["error"]), payload)
+                backend.store_failure(self.vtrr.celery_app.backend, letter["id"], losses.error_of(letter), payload)

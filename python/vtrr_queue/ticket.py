@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 from redis.exceptions import AuthenticationError, AuthorizationError, ConnectionError, MaxConnectionsError, TimeoutError
 
-from . import keeper, limits, tickets
+from . import keeper, limits, losses, tickets
 from ._core import Delivery, Queue
 from .body import read
 from .client import ServerErrors
@@ -147,7 +147,8 @@ class Ticket:
             return (delivery.id, delivery.token, "unreadable", 0.0, storable(f"unreadable payload: {error}").encode())
         if own is None:
             delay = pause_before(delivery)
-            logger.warning("%s: no task %r here; given back for %g s", self.vtrr, payload["task_name"], delay)
+            name, of = payload["task_name"], f"{delivery.id} of partition {delivery.partition!r}"
+            logger.warning("%s: no task %r here; %s is given back for %g s", self.vtrr, name, of, delay)
             reason = f"no task {payload['task_name']!r} is registered"
             return (delivery.id, delivery.token, "unknown", delay, reason.encode())
         # What is not of this queue has no messages of its own to run in.
@@ -232,7 +233,9 @@ class Ticket:
 
     def give_back(self, reason: str | None) -> None:
         """Gives back what this message holds; with blame, if there is a reason."""
-        self.run_safely("give back", self.vtrr._core.release_owner(self.owner, reason))
+        ids = self.run_safely("give back", self.vtrr._core.release_owner(self.owner, reason))
+        if reason is not None and ids:
+            losses.report(self.vtrr, ids, reason)
 
     def undo(self, error: Exception) -> None:
         """Gives back what was taken if only the reply was lost. Nobody would extend the leases of it, and it would be

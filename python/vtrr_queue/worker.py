@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 from celery.utils.nodenames import node_format
 
-from . import forks, keeper, limits
+from . import forks, keeper, limits, revokes
 from .body import look
 from .health import HealthFile
 from .teller import Teller
@@ -50,6 +50,8 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         # Before the pool forks.
         keeper.start()
         limits.note_worker(worker)
+        revokes.listen()
+        worker.vtrr_revokes = revokes.Revokes(worker.app)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
         """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel
@@ -59,6 +61,7 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
             hub.call_repeatedly(MAINTAIN_SECONDS, maintain)
 
     def start(self, worker: Any) -> None:
+        keeper.enter(self)
         self.sweepers = [Sweeper(vtrr, worker) for vtrr in getattr(worker.app, "vtrr_queues", [])]
         for sweeper in self.sweepers:
             sweeper.start()
@@ -89,8 +92,10 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         keeper.report(vtrr, file, lambda: not sweeper.stopped.is_set() and sweeper.consumes())
 
     def stop(self, worker: Any) -> None:
+        worker.vtrr_revokes.stop()
+        keeper.leave(self)
         for sweeper in self.sweepers:
-            sweeper.stopped.set()
+            sweeper.stop()
 
     terminate = stop
 
@@ -109,17 +114,29 @@ class Sweeper(threading.Thread):
         self.leading = False
         # When the next turn is.
         self.due = 0.0
-        self.teller = Teller(vtrr)
+        self.teller = Teller(vtrr, worker)
         # What the queue had counted when it last moved, and when that was.
         self.totals: dict[str, int] = {}
         self.moved = 0.0
         # Tasks whose rate limits were warned of.
         self.rated: set[str] = set()
 
+    def stop(self) -> None:
+        self.stopped.set()
+        self.teller.stop()
+
     def run(self) -> None:
-        while not self.stopped.wait(0.2):
-            if self.consumes():
-                break
+        while not self.consumes():
+            if self.stopped.wait(0.2):
+                return
+        try:
+            self.work()
+        finally:
+            self.teller.stop()
+            if self.pubsub is not None:
+                self.pubsub.close()
+
+    def work(self) -> None:
         self.warn_of_eviction()
         self.safely(self.teller.start)
         # A worker that has just started is free, whoever sweeps.

@@ -48,6 +48,12 @@ impl QueueName {
     pub fn sweeper_key(&self) -> String {
         self.key("sweeper")
     }
+
+    /// A string with an expiry: up to which of all dead letters that there have ever been Celery's workers have told of them.
+    /// Optional; no script touches it.
+    pub fn told_key(&self) -> String {
+        self.key("told")
+    }
 }
 
 impl fmt::Display for QueueName {

@@ -167,15 +167,14 @@ function lease.settle(at, n)
   return codes
 end
 
--- Settles all that an owner holds. Answers a code 0 for each.
+-- Settles all that an owner holds. Answers the ids.
 function lease.settle_owner(name, outcome, delay, text)
-  local ids, given_back, codes = lease.owned(name, held_by(holding_of(name))), {}, {}
+  local ids, given_back = lease.owned(name, held_by(holding_of(name))), {}
   for i = 1, #ids do
     lease.settle_one(ids[i], held_of(ids[i]), outcome, delay, text, given_back)
-    codes[i] = 0
   end
   lease.place_all(given_back)
-  return codes
+  return ids
 end
 
 -- Takes a task out of `delayed`, to be placed.

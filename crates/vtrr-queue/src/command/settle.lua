@@ -3,12 +3,12 @@
 -- retry, fail; the text is the reason, the body of a retry, or cause and error.
 -- ARGV: owner or '', number of settlements; per settlement: id, token, outcome, delay (ms), text;
 --       for an owner: outcome, delay (ms), text.
--- Returns: {codes}: 0 done, 1 gone, 2 lost.
-local codes
+-- Returns: {codes}: 0 done, 1 gone, 2 lost; for an owner {ids}, of what it held.
+local answer
 if ARGV[1] == '' then
-  codes = lease.settle(3, tonumber(ARGV[2]))
+  answer = lease.settle(3, tonumber(ARGV[2]))
 else
-  codes = lease.settle_owner(ARGV[1], ARGV[3], tonumber(ARGV[4]), ARGV[5])
+  answer = lease.settle_owner(ARGV[1], ARGV[3], tonumber(ARGV[4]), ARGV[5])
 end
 commit(false)
-return {codes}
+return {answer}

@@ -248,7 +248,7 @@ impl Command for Settle {
     }
 }
 
-/// Settles everything an owner holds in one way; answers how many deliveries that were.
+/// Settles everything an owner holds in one way; answers which tasks that were.
 ///
 /// Repeating the call is safe. O(log tasks) per delivery.
 #[derive(Debug, Clone)]
@@ -266,7 +266,7 @@ impl SettleOwner {
 }
 
 impl Command for SettleOwner {
-    type Reply = u64;
+    type Reply = Vec<TaskId>;
 
     fn queue(&self) -> &QueueName {
         &self.target.name
@@ -278,12 +278,13 @@ impl Command for SettleOwner {
         self.target.call(SCRIPT, args)
     }
 
-    fn decode(&mut self, answer: Value) -> Result<Step<u64>> {
-        let settled = Settled::decode_list(&mut answer.answer()?, false)?;
-        Ok(Step::Done(settled.len() as u64))
+    fn decode(&mut self, answer: Value) -> Result<Step<Self::Reply>> {
+        let ids = answer.answer()?.list()?;
+        let ids = ids.iter().map(|id| Ok(TaskId::trusted(id.text()?.into_owned()))).collect::<Result<_>>()?;
+        Ok(Step::Done(ids))
     }
 
-    fn apply(&mut self, state: &mut State) -> Result<Step<u64>> {
+    fn apply(&mut self, state: &mut State) -> Result<Step<Self::Reply>> {
         let held = state.owner.get(self.owner.as_str()).cloned().unwrap_or_default().ids;
         let mut given_back = Vec::new();
         for (id, _) in &held {
@@ -291,6 +292,6 @@ impl Command for SettleOwner {
         }
         state.place_all(given_back);
         state.finish(0);
-        Ok(Step::Done(held.len() as u64))
+        Ok(Step::Done(held.into_iter().map(|(id, _)| TaskId::trusted(id)).collect()))
     }
 }

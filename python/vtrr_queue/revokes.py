@@ -42,7 +42,7 @@ def listen() -> None:
     """From now on the workers of this process hear of the revokes that they receive."""
     for name in ("revoke", "terminate"):
         command = Panel.data.get(name)
-        if command is not None and not hasattr(command, "__wrapped__"):
+        if command is not None and not hasattr(command, "tells_vtrr"):
             Panel.data[name] = heard_by_us(command)
 
 
@@ -60,6 +60,7 @@ def heard_by_us(command: Callable[..., Any]) -> Callable[..., Any]:
         revokes.hear(maybe_list(task_id) or [], asked.ids)
         return answer
 
+    hear.tells_vtrr = True  # type: ignore[attr-defined]
     return hear
 
 

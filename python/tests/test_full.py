@@ -55,7 +55,9 @@ def test_a_call_over_a_bound_stores_sends_and_charges_nothing(bed: Bed, tagging:
     # Others go on; what is queued already does not count twice.
     assert app.work.queue("a", [{"id": "a0"}, {"id": "a2"}]).duplicates == ["a0"]
     app.work.queue("b", [{}, {}])
-    with pytest.raises(QueueFull, match=r'^the queue is full: 5 queued and 2 to be added to partition "c" .* max_queued, 6') as raised:
+    with pytest.raises(
+        QueueFull, match=r'^the queue is full: 5 queued and 2 to be added to partition "c" .* max_queued, 6'
+    ) as raised:
         app.work.queue("c", [{}, {}])
     assert raised.value.bound == "max_queued"
     app.work.queue("c", [{}])

@@ -11,7 +11,7 @@ use crate::errors::{bad_value, from_core};
 use crate::prepare::{Function, Prepared, name, prepare};
 
 /// A settlement as Python gives it: id, token, outcome, delay in seconds, and the outcome's text (a reason, an error or
-/// the body of a retry). The outcome is `ack`; `release` (it did not run), `ran`, `lost`, `unknown`; `retry`; or the cause of
+/// the body of a retry). The outcome is `ack`; `release` (it did not run), `stopped`, `ran`, `lost`, `unknown`; `retry`; or the cause of
 /// a dead letter.
 type Settling = (String, String, String, f64, Option<Vec<u8>>);
 
@@ -37,6 +37,7 @@ fn settlement(py: Python<'_>, (id, token, outcome, delay, text): Settling) -> Py
     let outcome = match outcome.as_str() {
         "ack" => Outcome::Ack,
         "release" => Outcome::Release { delay_ms, how: Released::Unrun },
+        "stopped" => Outcome::Release { delay_ms, how: Released::Stopped },
         "ran" => Outcome::Release { delay_ms, how: Released::Ran },
         "lost" => Outcome::Release { delay_ms, how: Released::lost(lossy(text)) },
         "unknown" => Outcome::Release { delay_ms, how: Released::unknown(lossy(text)) },
@@ -51,7 +52,9 @@ fn settlement(py: Python<'_>, (id, token, outcome, delay, text): Settling) -> Py
 
 fn cause(py: Python<'_>, word: &str) -> PyResult<Cause> {
     match Cause::from_word(word) {
-        Cause::Other(word) => Err(bad_value(py, "outcome", "ack, release, ran, lost, unknown, retry or a cause", &word)),
+        Cause::Other(word) => {
+            Err(bad_value(py, "outcome", "ack, release, stopped, ran, lost, unknown, retry or a cause", &word))
+        }
         cause => Ok(cause),
     }
 }
@@ -176,6 +179,11 @@ impl Queue {
     fn release_owner(&self, py: Python<'_>, owner: String, reason: Option<String>) -> PyResult<Command> {
         let how = reason.map_or(Released::Unrun, Released::lost);
         Ok(self.command(py, self.queue.release_owner(or_raise(py, Owner::new(owner))?, how)))
+    }
+
+    /// Gives back all that an owner holds, whose worker is stopped.
+    fn stop_owner(&self, py: Python<'_>, owner: String) -> PyResult<Command> {
+        Ok(self.command(py, self.queue.release_owner(or_raise(py, Owner::new(owner))?, Released::Stopped)))
     }
 
     fn fail_owner(&self, py: Python<'_>, owner: String, cause: &str, error: String) -> PyResult<Command> {

@@ -195,7 +195,7 @@ class _Keeper:
         # The children are gone by now, and what they had not settled goes back at once.
         for vtrr, owner in self.owners():
             try:
-                vtrr._run(vtrr._core.release_owner(owner))
+                vtrr._run(vtrr._core.stop_owner(owner))
             except Exception as error:
                 logger.warning("%s: leases could not be given back: %r", vtrr, error)
                 return
@@ -252,12 +252,18 @@ def report(vtrr: VTRRQueue, file: HealthFile, works: Callable[[], bool]) -> None
     _keeper().beat(vtrr)
 
 
-def release(request: TicketRequest, reason: str | None) -> None:
-    """Gives back what a message holds; with blame, if there is a reason: then these deliveries are lost."""
+def release(request: TicketRequest, reason: str) -> None:
+    """Gives back what a message holds, with blame: these deliveries are lost."""
     vtrr = request.vtrr
     core: Queue = vtrr._core
-    then = None if reason is None else lambda ids: losses.report(vtrr, ids, reason)
-    _keeper().post("give tasks back", vtrr, core.release_owner(request.vtrr_owner, reason), then)
+    command = core.release_owner(request.vtrr_owner, reason)
+    _keeper().post("give tasks back", vtrr, command, lambda ids: losses.report(vtrr, ids, reason))
+
+
+def stop(request: TicketRequest) -> None:
+    """Gives back what a message holds, since the worker stops."""
+    core: Queue = request.vtrr._core
+    _keeper().post("give tasks back", request.vtrr, core.stop_owner(request.vtrr_owner))
 
 
 def fail(request: TicketRequest, cause: str, error: str) -> None:

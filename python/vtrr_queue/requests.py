@@ -160,7 +160,7 @@ class TicketRequest:
             return
         task_ready(self)
         self._already_cancelled = True
-        keeper.release(self, None)
+        keeper.stop(self)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if self._is_ticket:

@@ -72,9 +72,10 @@ class Ticket:
             if not keeper.is_here() or limits.is_timeout(error, self.task):
                 raise
             stopped = limits.is_stop(error)
-            self.give_back(None if stopped else in_words(error))
             if stopped:
+                self.run_safely("give back", self.vtrr._core.stop_owner(self.owner))
                 raise
+            self.give_back(in_words(error))
             logger.error("%s: a task ended its ticket: %r", self.vtrr, error)
         return self.result
 

@@ -205,8 +205,8 @@ pub struct Delivery {
     pub deliveries: u32,
     /// How many of the earlier ones count against the task: its worker was lost, or gave it back with blame.
     pub blames: u32,
-    /// How many of them lost their worker or their lease, since the task last asked for a retry or gave itself back: if any,
-    /// this may be a second run of what has run before.
+    /// How many earlier ones ended with their worker or their lease, since the task last asked for a retry or gave itself back:
+    /// if any, this may be a second run of what has run before.
     pub losses: u32,
     /// The task as stored.
     pub payload: Payload,

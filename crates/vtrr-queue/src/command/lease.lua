@@ -72,13 +72,15 @@ function lease.come_back(id, h, delay, paid, given_back)
   end
 end
 
--- Gives a delivery back (R9). `how`: 'release', it did not run: free. 'ran': charged as a retry. 'lost', with its worker or
+-- Gives a delivery back (R9). `how`: 'release', it did not run: free. 'stopped', with its worker: free. 'ran': charged as a retry. 'lost', with its worker or
 -- lease: free once, and blamed. 'unknown', its name: free, and blamed. `reason` is what a blame is for, perhaps ''.
 function lease.give_back(id, h, delay, how, reason, given_back)
   local paid = how ~= 'ran'
   if how == 'lost' then
     paid = h.free_used == '0'
     h.free_used = '1'
+  end
+  if how == 'lost' or how == 'stopped' then
     h.losses = h.losses + 1
   elseif how == 'ran' then
     h.losses = 0

@@ -1,5 +1,5 @@
 
--- settle: ends deliveries, single ones or all that an owner holds. Outcomes: ack, release (it did not run), ran, lost, unknown,
+-- settle: ends deliveries, single ones or all that an owner holds. Outcomes: ack, release (it did not run), stopped, ran, lost, unknown,
 -- retry, fail; the text is the reason, the body of a retry, or cause and error.
 -- ARGV: owner or '', number of settlements; per settlement: id, token, outcome, delay (ms), text;
 --       for an owner: outcome, delay (ms), text.

@@ -45,8 +45,10 @@ pub enum Outcome {
 /// How a delivery that is given back went: what that costs the task, by R9 of docs/protocol.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// The task did not begin, or its worker was stopped: free, each time.
+    /// The task did not begin: free, each time.
     Unrun,
+    /// It began, and its worker was stopped: free, each time. A loss all the same: it may have done a part of its work.
+    Stopped,
     /// It began, and gave itself back: charged as a retry, and placed as one. Otherwise a task that gives itself back again
     /// and again would starve everybody.
     Ran,
@@ -152,6 +154,7 @@ impl Outcome {
             Self::Ack => ("ack", 0, Vec::new()),
             Self::Release { delay_ms, how } => match how {
                 Released::Unrun => ("release", *delay_ms, Vec::new()),
+                Released::Stopped => ("stopped", *delay_ms, Vec::new()),
                 Released::Ran => ("ran", *delay_ms, Vec::new()),
                 Released::Lost { reason } => ("lost", *delay_ms, reason.clone().into_bytes()),
                 Released::Unknown { reason } => ("unknown", *delay_ms, reason.clone().into_bytes()),

@@ -173,6 +173,10 @@ impl State {
         let Some(held) = self.held.get_mut(id) else { return };
         let paid = match how {
             Released::Unrun | Released::Unknown { .. } => true,
+            Released::Stopped => {
+                held.losses += 1;
+                true
+            }
             Released::Ran => {
                 held.losses = 0;
                 false
@@ -183,7 +187,7 @@ impl State {
             }
         };
         let (cause, reason) = match how {
-            Released::Unrun | Released::Ran => return self.come_back(id, delay_ms, paid, given_back),
+            Released::Unrun | Released::Stopped | Released::Ran => return self.come_back(id, delay_ms, paid, given_back),
             Released::Lost { reason } => (Cause::Poison, reason),
             Released::Unknown { reason } => (Cause::Unknown, reason),
         };

@@ -18,7 +18,7 @@ use super::alone::Suspects;
 use super::backoff::Patience;
 use super::eviction::warn_of_eviction;
 use super::round::Round;
-use super::stop::{LAST_CALL, RELEASE, Stopping};
+use super::stop::{LAST_CALL, STOPPED, Stopping};
 use super::unsettled::Unsettled;
 use super::{Panicked, Summary, Worker};
 use crate::command::{Cause, Dequeued, Eviction, Outcome, Settled, Settlement, Swept};
@@ -184,7 +184,7 @@ impl<'a, R: Runner> Drive<'a, R> {
                     tracing::error!(task = %held.id, error, "failed for good");
                     Settlement::trusted(held.id, held.token, Outcome::Fail { cause: Cause::Failed, error })
                 }
-                Err(_) => Settlement::trusted(held.id, held.token, RELEASE),
+                Err(_) => Settlement::trusted(held.id, held.token, STOPPED),
             },
         });
     }

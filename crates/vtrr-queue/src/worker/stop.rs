@@ -11,8 +11,10 @@ use crate::runner::Runner;
 /// How long handlers get to let go after they were told to, and the server to take the last settlements.
 pub(super) const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// Given back at once, without blame.
+/// Given back at once, without having begun.
 pub(super) const RELEASE: Outcome = Outcome::Release { delay_ms: 0, how: Released::Unrun };
+/// Given back at once, since the worker stops.
+pub(super) const STOPPED: Outcome = Outcome::Release { delay_ms: 0, how: Released::Stopped };
 
 /// A worker that stops.
 pub(super) struct Stopping {
@@ -45,7 +47,7 @@ impl<R: Runner> Drive<'_, R> {
             tracing::error!(handlers = self.held.len(), "handlers do not yield; their tasks are released all the same");
             self.tasks.detach_all();
             for (_, held) in self.held.drain().filter(|(_, held)| !held.lost) {
-                self.unsettled.push(Settlement::trusted(held.id, held.token, RELEASE));
+                self.unsettled.push(Settlement::trusted(held.id, held.token, STOPPED));
             }
         }
         if self.held.is_empty() && stopping.ends.is_none() {

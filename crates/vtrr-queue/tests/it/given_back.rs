@@ -40,10 +40,14 @@ fn losses_are_counted_until_the_task_ends_a_delivery_itself() {
     let delivery = one(&mut pair);
     assert_eq!((delivery.blames, delivery.losses), (2, 1), "its worker was lost");
     release(&mut pair, &delivery, Released::Unrun);
-    assert_eq!(one(&mut pair).losses, 1, "what was lost before is still unknown");
+    let delivery = one(&mut pair);
+    assert_eq!(delivery.losses, 1, "what was lost before is still unknown");
+    release(&mut pair, &delivery, Released::Stopped);
+    let delivery = one(&mut pair);
+    assert_eq!((delivery.blames, delivery.losses), (2, 2), "its worker was stopped");
     pair.wait(31);
     let delivery = one(&mut pair);
-    assert_eq!((delivery.blames, delivery.losses), (3, 2), "its lease ran out");
+    assert_eq!((delivery.blames, delivery.losses), (3, 3), "its lease ran out");
     settle(&mut pair, Settlement::retry(&delivery, NOW, None).unwrap());
     let delivery = one(&mut pair);
     assert_eq!((delivery.blames, delivery.losses), (3, 0), "it asked for this one itself");

@@ -192,6 +192,7 @@ fn released() -> impl Strategy<Value = Released> {
     prop_oneof![
         2 => Just(Released::Unrun),
         1 => Just(Released::Ran),
+        1 => Just(Released::Stopped),
         2 => Just(Released::lost("a reason")),
         1 => Just(Released::unknown("no handler")),
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from bed import POOLS, Bed, ends, starts
 from servers import wait_for
+from vtrr_queue import InvalidArgument
 
 TASKS = """
 from celery import Task
@@ -101,3 +102,11 @@ def test_what_was_lost_in_mid_run_is_redelivered(bed: Bed, pool: str) -> None:
     bed.store.lpush(f"gate:{bed.name}", "go", "go")
     bed.drained()
     assert [event["redelivered"] for event in starts(bed, "t")] == [False, True]
+
+
+@pytest.mark.parametrize("seconds", [4e8, 1e300, -1.0, float("nan")])
+@pytest.mark.parametrize("outcome", ["release", "ran", "stopped", "lost", "unknown", "retry"])
+def test_a_delay_that_is_not_from_0_s_to_ten_years_is_refused(bed: Bed, outcome: str, seconds: float) -> None:
+    app = bed.load(TASKS)
+    with pytest.raises(InvalidArgument, match=r"^delay must be from 0 (s|ms) to 10 years, not "):
+        app.vtrr._core.settle([("t", "1-1", outcome, seconds, None)])

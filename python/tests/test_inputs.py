@@ -308,6 +308,7 @@ CONSTRUCTOR = [
     ("max_queued", 0, ValueError), ("max_queued", -1, ValueError), ("max_queued", 10**30, ValueError),
     ("max_queued", True, TypeError), ("max_queued", 5.0, TypeError), ("max_queued_per_partition", 0, ValueError),
     ("max_queued_per_partition", "9", TypeError), ("max_queued_per_partition", [], TypeError),
+    ("result_patience", -1, ValueError), ("result_patience", math.inf, ValueError), ("result_patience", None, TypeError),
     ("task_events", None, TypeError), ("task_events", 1, TypeError), ("task_events", "yes", TypeError),
     ("redis_client", None, TypeError), ("redis_client", "redis://localhost", TypeError),
     ("redis_client", redis.asyncio.Redis(), TypeError), ("redis_client", fakeredis.FakeAsyncRedis(), TypeError),

@@ -55,7 +55,7 @@ def run(row: Row, seed: str, folder: Path, progress: Progress | None = None, rou
                 if progress and bar is not None:
                     progress.advance(bar)
             findings = scene.finish()
-        most = rounds * (row.again or row.in_flight)
+        most = rounds * (row.again or row.in_flight) + findings.stalls * row.in_flight
         if findings.redelivered > most:
             findings.wrong.append(f"{findings.redelivered} were delivered again, more than {most}")
     except Exception:

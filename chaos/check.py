@@ -11,6 +11,8 @@ from .ledger import DONE, Line, number_of
 
 # What may stand in the store when no task does.
 LASTING = {"meta", "current_virtual_time", "request", "answer", "share", "sweeper", "told"}
+# An answer that takes so long, half of the lease, may cost leases: nanoseconds.
+SLOW = 1_000_000_000
 # An outcome after which a task is not delivered again.
 FINAL = {"ack", "fail"}
 
@@ -57,6 +59,8 @@ class Findings:
     forgotten: int = 0
     stuck: list[str] = field(default_factory=list)
     settled_twice: list[str] = field(default_factory=list)
+    # How often the store, or the machine, stood still for long.
+    stalls: int = 0
     # The order, where it was measured.
     fair: Fairness | None = None
     # Everything else that must not be.
@@ -108,7 +112,21 @@ def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Find
         if left.acked + left.buried > known:
             findings.settled_twice.append(f"{left.acked} done and {left.buried} dead by the store's count, of {known} tasks")
     findings.tasks = sum(task.lives for task in tasks.values())
+    findings.stalls = stalls(lines)
     return findings
+
+
+def stalls(lines: list[Line], slow: int = SLOW) -> int:
+    """How often two processes waited for an answer at the same time, for so long: then it was not one of them that stood
+    still. What was in flight may run again then."""
+    waits = {(int(line.more[-1]), line.at, line.pid) for line in lines if line.what in ("took", "settled")}
+    found, end = 0, 0
+    last: dict[int, int] = {}
+    for sent, answered, pid in sorted(it for it in waits if it[1] - it[0] >= slow):
+        if any(until >= sent + slow for other, until in last.items() if other != pid) and sent >= end:
+            found, end = found + 1, answered
+        last[pid] = max(last.get(pid, 0), answered)
+    return found
 
 
 def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dict[str, _Task], dict[str, _Call]]:

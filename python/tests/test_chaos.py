@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chaos import ledger
 from chaos.__main__ import run
-from chaos.check import Findings, Left, Promise, check
+from chaos.check import Findings, Left, Promise, check, stalls
 from chaos.rows import ROWS, Row
 from chaos.scene import Scene, Setting
 from chaos.stores import Single
@@ -254,3 +254,14 @@ def test_a_task_that_may_run_once_and_runs_twice_is_wrong() -> None:
     twice = GOOD.replace("start a 1\n", "start a 1\nstart a 1\n")
     assert findings(twice, promise=Promise(once={"b"})).good
     assert findings(twice, promise=Promise(once={"a"})).wrong == ["a ran 2 times"]
+
+
+def test_only_what_two_processes_wait_for_at_once_is_a_stall() -> None:
+    def waits(*of: tuple[int, int, int]) -> int:
+        return stalls([ledger.Line("took", pid, at, ("t", "1-1", "1", str(sent))) for pid, sent, at in of], slow=10)
+
+    assert waits((1, 0, 30), (2, 100, 130)) == 0, "one after the other: each stood still for itself"
+    assert waits((1, 0, 30), (2, 25, 29)) == 0, "the other one waited for a moment only"
+    assert waits((1, 0, 30), (2, 5, 40), (3, 5, 40)) == 1
+    assert waits((1, 0, 30), (1, 5, 40)) == 0, "of one process"
+    assert waits((1, 0, 30), (2, 5, 40), (1, 100, 130), (2, 101, 131)) == 2

@@ -113,8 +113,8 @@ class Sentinels(Store):
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {self.nodes[0].port} 2\n"
-            f"sentinel down-after-milliseconds {MASTER} 1000\n"
-            f"sentinel failover-timeout {MASTER} 3000\n"
+            f"sentinel down-after-milliseconds {MASTER} 5000\n"
+            f"sentinel failover-timeout {MASTER} 10000\n"
         )
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(

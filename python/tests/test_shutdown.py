@@ -46,7 +46,8 @@ def shut_down_cold(bed: Bed, pool: str, concurrency: int) -> None:
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_a_warm_shutdown_ends_what_runs(bed: Bed, pool: str) -> None:
     """C21 (a)."""
-    app = bed.load(TASKS, lease=600, sweep_interval=1)
+    # No burst, in which a ticket whose task was short takes another one.
+    app = bed.load(TASKS, lease=600, sweep_interval=1, burst=0)
     app.gated.queue("u", [{"id": f"t{i}"} for i in range(4)])
     worker = bed.worker(pool, 1)
     wait_for(lambda: starts(bed, "t0"))
@@ -55,14 +56,10 @@ def test_a_warm_shutdown_ends_what_runs(bed: Bed, pool: str) -> None:
     if pool == "prefork":
         # Its event loop sees that at its next turn, and until then hands on what it has. Then it lets go of the sweep's channel.
         wait_for(lambda: not bed.store.pubsub_numsub(app.vtrr._core.wake_channel)[0][1])
-    # Solo runs a task within that turn, and may find one more message in it.
-    most = 1 if pool == "prefork" else 2
-    bed.store.rpush(f"gate:{bed.name}", *[1] * most)
+    bed.store.rpush(f"gate:{bed.name}", 1)
     assert worker.ended() == 0
-    done = ends(bed)
-    assert sorted(done) == [event["id"] for event in bed.events("start")] == ["t0", "t1"][: len(done)]
-    assert 1 <= len(done) <= most
-    assert bed.state() == {"queued": 4 - len(done), "leased": 0, "delayed": 0, "dead": 0}
+    assert sorted(ends(bed)) == [event["id"] for event in bed.events("start")] == ["t0"]
+    assert bed.state() == {"queued": 3, "leased": 0, "delayed": 0, "dead": 0}
     bed.store.rpush(f"gate:{bed.name}", 1, 1, 1)
     bed.worker(pool, 1)
     bed.drained()

@@ -1,5 +1,5 @@
 """Runs commands through the caller's own Redis client. The only module that sends anything of ours to Redis, but for
-the sweeper's lock and channel."""
+the channel, what a worker has told of, and looks at single keys."""
 
 from __future__ import annotations
 

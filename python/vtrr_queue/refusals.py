@@ -74,15 +74,9 @@ def _store_plainer(
     if not _succeeds(backend.get_state, probe):
         raise error  # it is away
     for form, (plainer, ending, of) in _forms(result, traceback, request, error):
-        try:
-            stored = own(id, plainer, state, traceback=ending, request=of)
-        except (SoftTimeLimitExceeded, MemoryError):
-            raise
-        except Exception as refusal:
-            logger.debug("the state %s of %s was refused %s: %r", state, id, form, refusal)
-        else:
+        if _succeeds(own, id, plainer, state, ending, of):
             logger.warning("the result backend refused the state %s of %s, it was stored %s: %r", state, id, form, error)
-            return stored
+            return plainer
     # A replica, or a full disk, refuses everything: that passes.
     bare = _bare(result, error)
     if not _succeeds(own, probe, bare, state):

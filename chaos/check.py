@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
+from typing import NamedTuple
 
 from .fair import Fairness, measure
 from .ledger import DONE, Line, number_of
@@ -32,6 +34,9 @@ class Left:
     buried: int | None = None
 
 
+Span = tuple[int, int]
+
+
 @dataclass
 class Promise:
     """What a row of the table promises."""
@@ -42,12 +47,26 @@ class Promise:
     once: set[str] = field(default_factory=set)
     # What the reason of any other dead letter says.
     reasons: tuple[str, ...] = ("planned",)
-    # Tasks offered before this time may be lost, and settlements: the store forgot (no AOF, an unplanned failover).
-    forgets_before: int = 0
+    # Spans of time, in ns: of what was asked and answered then, the store may have forgotten some, or all.
+    forgets: list[Span] = field(default_factory=list)
     # Whether tokens grow with time: not where the store forgot.
     order: bool = True
     # Whether the order is measured: where no delivery goes unseen.
     fair: bool = False
+    # From the begin of each fault until it was over, and the processes that it hit; all of them, if there are none.
+    faults: list[tuple[Span, set[int]]] = field(default_factory=list)
+
+    def may_forget(self, sent: int, answered: int) -> bool:
+        """Whether the store may have forgotten what was asked and answered then."""
+        return any(sent < end and begin <= answered for begin, end in self.forgets)
+
+    def remembers_since(self, at: int) -> int:
+        """When the store forgot for the last time before."""
+        return max((end for _, end in self.forgets if end <= at), default=0)
+
+    def explains(self, sent: int, answered: int, pid: int) -> bool:
+        """Whether a process waited because of a fault."""
+        return any(sent < end and begin <= answered and (not hit or pid in hit) for (begin, end), hit in self.faults)
 
 
 @dataclass
@@ -77,18 +96,31 @@ class _Call:
     accepted: bool = False
 
 
+class _Taken(NamedTuple):
+    """A delivery: when it was asked for, and when it was written down."""
+
+    asked: int
+    at: int
+    token: str
+    # Which of the task's it was, by the store's count.
+    count: int
+
+
 @dataclass
 class _Task:
     partition: str
     number: int
+    # When it was offered first, and accepted last.
     before: int
+    accepted: float = inf
     # How often it was accepted: more than once where its id was used again after its end.
     lives: int = 0
-    taken: list[tuple[int, str, int]] = field(default_factory=list)
+    taken: list[_Taken] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     ended: bool = False
-    # (token, outcome) of settlements that the store has done.
-    settled: dict[tuple[str, str], int] = field(default_factory=dict)
+    # (token, outcome) of settlements that the store has done, and of those that it may have forgotten since.
+    settled: set[tuple[str, str]] = field(default_factory=set)
+    forgotten: set[tuple[str, str]] = field(default_factory=set)
 
 
 def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Findings:
@@ -112,17 +144,17 @@ def check(lines: list[Line], left: Left, promise: Promise | None = None) -> Find
         if left.acked + left.buried > known:
             findings.settled_twice.append(f"{left.acked} done and {left.buried} dead by the store's count, of {known} tasks")
     findings.tasks = sum(task.lives for task in tasks.values())
-    findings.stalls = stalls(lines)
+    findings.stalls = stalls(lines, promise)
     return findings
 
 
-def stalls(lines: list[Line], slow: int = SLOW) -> int:
-    """How often two processes waited for an answer at the same time, for so long: then it was not one of them that stood
-    still. What was in flight may run again then."""
+def stalls(lines: list[Line], promise: Promise, slow: int = SLOW) -> int:
+    """How often two processes waited for an answer at the same time, for so long, and no fault explains it: then it was not
+    one of them that stood still. What was in flight may run again then."""
     waits = {(int(line.more[-1]), line.at, line.pid) for line in lines if line.what in ("took", "settled")}
     found, end = 0, 0
     last: dict[int, int] = {}
-    for sent, answered, pid in sorted(it for it in waits if it[1] - it[0] >= slow):
+    for sent, answered, pid in sorted(it for it in waits if it[1] - it[0] >= slow and not promise.explains(*it)):
         if any(until >= sent + slow for other, until in last.items() if other != pid) and sent >= end:
             found, end = found + 1, answered
         last[pid] = max(last.get(pid, 0), answered)
@@ -143,6 +175,7 @@ def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dic
             calls[call].accepted = True
             for id in set(calls[call].ids).difference(*(ids.split(",") for ids in duplicates)):
                 tasks[id].lives += 1
+                tasks[id].accepted = line.at
         elif line.what in ("took", "start", "end", "settled"):
             id = line.more[0]
             if id not in tasks:
@@ -154,23 +187,25 @@ def gather(lines: list[Line], promise: Promise, findings: Findings) -> tuple[dic
 
 def note(task: _Task, id: str, line: Line, promise: Promise, findings: Findings) -> None:
     if line.what == "took":
-        task.taken.append((line.at, line.more[1], int(line.more[2])))
+        _, token, count, asked = line.more
+        task.taken.append(_Taken(int(asked), line.at, token, int(count)))
     elif line.what == "start":
         task.starts.append(line.at)
     elif line.what == "end":
         task.ended = True
     elif line.more[4] == DONE:
         _, token, outcome, _, _, sent = line.more
-        task.settled.setdefault((token, outcome), line.at)
-        taken = [(at, other) for at, other, _ in task.taken if promise.forgets_before <= at < int(sent)]
-        later = [other for _, other in taken if number_of(other) > number_of(token)]
+        done = task.forgotten if promise.may_forget(int(sent), line.at) else task.settled
+        done.add((token, outcome))
+        known = [it.token for it in task.taken if promise.remembers_since(line.at) <= it.asked and it.at < int(sent)]
+        later = [other for other in known if number_of(other) > number_of(token)]
         if later:
             findings.settled_twice.append(f"{id} was settled with {token} after {later[-1]} was handed out")
 
 
 def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findings) -> None:
     reason = left.dead.get(id)
-    final = [token for (token, outcome), at in task.settled.items() if outcome in FINAL and at >= promise.forgets_before]
+    final = [token for token, outcome in task.settled if outcome in FINAL]
     if len(final) > max(task.lives, 1):
         findings.settled_twice.append(f"{id}: {len(final)} times")
     elif len(final) < task.lives and task.lives > 1:
@@ -180,7 +215,8 @@ def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findin
     # Those that gave themselves back are charged alike.
     retries = len({token for token, outcome in task.settled if outcome in ("retry", "ran")})
     # By the store's own count: a child that dies may have been handed the task before it could say so.
-    findings.redelivered += max(0, max((count for _, _, count in task.taken), default=1) - 1 - retries)
+    if not task.forgotten:
+        findings.redelivered += max(0, max((it.count for it in task.taken), default=1) - 1 - retries)
     if id in promise.doomed:
         if promise.doomed[id] not in (reason or ""):
             findings.wrong.append(f"{id} must be a dead letter because of {promise.doomed[id]!r}, is {reason!r}")
@@ -188,7 +224,7 @@ def look_at(id: str, task: _Task, left: Left, promise: Promise, findings: Findin
         if not any(words in reason for words in promise.reasons):
             findings.wrong.append(f"{id} is a dead letter: {reason}")
     elif not task.ended and (task.lives or task.starts):
-        if task.before < promise.forgets_before:
+        if promise.may_forget(task.before, task.accepted):
             findings.forgotten += 1
         else:
             findings.lost.append(f"{id} of {task.partition}: {len(task.starts)} starts, {len(task.taken)} deliveries")
@@ -208,8 +244,8 @@ def in_order(tasks: dict[str, _Task], promise: Promise, findings: Findings) -> N
     """Tasks of a partition are delivered in the order in which they were accepted, but for those delivered again."""
     partitions: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for id, task in tasks.items():
-        if len(task.taken) == 1 and task.taken[0][2] == 1 and id not in promise.doomed:
-            partitions[task.partition].append((number_of(task.taken[0][1]), task.number, id))
+        if len(task.taken) == 1 and task.taken[0].count == 1 and id not in promise.doomed:
+            partitions[task.partition].append((number_of(task.taken[0].token), task.number, id))
     for partition, delivered in partitions.items():
         delivered.sort()
         for (_, before, one), (_, after, other) in pairwise(delivered):

@@ -79,6 +79,7 @@ def kill_producer(scene: Scene) -> int:
 def pause_worker(scene: Scene) -> int:
     """SIGSTOP for longer than the lease, then SIGCONT: what it settles then is refused."""
     worker = scene.any_worker()
+    scene.hit = {worker.pid, *worker.children()}
     over = now()
     worker.group(signal.SIGSTOP)
     scene.sleep(LEASE + 1, LEASE + 2)

@@ -18,6 +18,8 @@ from .scene import Scene
 from .stores import QUEUE, Cluster, Sentinels, Single
 
 now = time.monotonic_ns
+# Redis waits 2 s for an fsync that is under way, and then writes; a second more, as its clock for that has whole seconds.
+LATE = 3_000_000_000
 
 
 def single(scene: Scene) -> Single:
@@ -84,10 +86,26 @@ def restart_empty(scene: Scene) -> int:
     """Without a file: what was there is gone, and that is all."""
     server = single(scene).server
     server.stop()
-    scene.promise.forgets_before = now()
-    scene.promise.order = False
+    forget(scene, 0)
     server.start()
     return now()
+
+
+def restart_late(scene: Scene) -> int:
+    """It writes its file later than it answers, by up to 2 s: appendfsync everysec on a slow disk."""
+    last = now() - LATE
+    server = single(scene).server
+    server.stop()
+    forget(scene, last)
+    scene.sleep(0, 0.5)
+    server.start()
+    return now()
+
+
+def forget(scene: Scene, since: int) -> None:
+    """What was answered since then may be gone."""
+    scene.promise.forgets.append((since, now()))
+    scene.promise.order = False
 
 
 def restart_loading(scene: Scene) -> int:
@@ -144,8 +162,7 @@ def failover_sentinel(scene: Scene, *, planned: bool = True) -> int:
         wait_for(store.synchronised, 10, 0.005)
     old.stop()
     if not planned:
-        scene.promise.forgets_before = now()
-        scene.promise.order = False
+        forget(scene, 0)
     wait_for(lambda: store.primary() is not old, 30)
     wait_for(lambda: is_writable(store.primary()), 30)
     over = now()

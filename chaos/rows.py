@@ -49,9 +49,9 @@ REDIS, VALKEY, OLD = "redis 7", "valkey 8", "redis 6.2"
 CHILD, KILLED, OUTAGE, AT_ONCE = 2.0, LEASE + SWEEP, 5.0, SWEEP + 1
 
 
-def on(kind: str, *, aof: bool = True) -> dict[str, object]:
-    words = kind if aof else f"{kind}, no AOF"
-    return {"server": words, "store": partial(Single, kind=kind, aof=aof)}
+def on(kind: str, *, fsync: str = "always") -> dict[str, object]:
+    words = {"always": kind, "": f"{kind}, no AOF"}.get(fsync, f"{kind}, {fsync}")
+    return {"server": words, "store": partial(Single, kind=kind, fsync=fsync)}
 
 
 def sentinels(kind: str) -> dict[str, object]:
@@ -91,6 +91,7 @@ CLOCKS = Setting(clocks=True)
 FAIR = Setting(fair=True, max_deliveries=1_000_000)
 BY_HAND = Setting(fair=True, role="hand", max_deliveries=1_000_000)
 IN_REDIS, IN_POSTGRES = Setting(fair=True, results="redis"), Setting(fair=True, results="postgres")
+EACH_SECOND = "everysec"
 UNBOUNDED = Setting(fair=True, env={"CHAOS_PREFETCH": "0"})
 
 ROWS = [
@@ -157,8 +158,19 @@ ROWS = [
     row("the store is killed", "rust", of_servers.restart, 8, OUTAGE, **on(VALKEY), setting=WIDE),
     row("the store is killed", "rust", of_servers.restart, 8, OUTAGE, **on(OLD), setting=WIDE),
     row("the store is killed", "celery", of_servers.restart, 6, OUTAGE, **on(REDIS)),
-    row("the store is killed", "rust", of_servers.restart_empty, 4, OUTAGE, **on(REDIS, aof=False), unless="forgotten"),
-    row("the store is killed", "celery", of_servers.restart_empty, 3, OUTAGE, **on(VALKEY, aof=False), unless="forgotten"),
+    row(
+        "the store is killed",
+        "rust",
+        of_servers.restart_late,
+        8,
+        OUTAGE,
+        **on(REDIS, fsync="everysec"),
+        setting=WIDE,
+        unless="forgotten",
+    ),
+    row("the store is killed", "celery", of_servers.restart_late, 6, OUTAGE, **on(VALKEY, fsync=EACH_SECOND), unless="forgotten"),
+    row("the store is killed", "rust", of_servers.restart_empty, 4, OUTAGE, **on(REDIS, fsync=""), unless="forgotten"),
+    row("the store is killed", "celery", of_servers.restart_empty, 3, OUTAGE, **on(VALKEY, fsync=""), unless="forgotten"),
     row("LOADING", "rust", of_servers.restart_loading, 3, OUTAGE, **on(REDIS), setting=WIDE),
     row("LOADING", "celery", of_servers.restart_loading, 2, OUTAGE, **on(OLD)),
     row("READONLY", "rust", of_servers.read_only, 6, OUTAGE, **on(REDIS), setting=WIDE),

@@ -89,6 +89,8 @@ class Scene:
         self.producers: list[Process] = []
         self.names = 0
         self.promise = Promise(fair=setting.fair)
+        # The processes that the fault hits; all of them, if it names none.
+        self.hit: set[int] = set()
         self.recoveries: list[float] = []
         self.troubles: list[str] = []
         # Seconds until the queue was empty when nobody queued any more, and until the workers had stopped.
@@ -224,9 +226,12 @@ class Scene:
         hands of who is dead. A fault answers when it was over, in ns."""
         self.sleep(0, 0.4)
         self.busy()
+        begin = time.monotonic_ns()
         over = fault(self)
+        self.promise.faults.append(((begin, max(over, time.monotonic_ns())), self.hit))
+        self.hit = set()
         self.watch.look()
-        hit = {
+        interrupted = {
             id: start
             for id, (pid, start) in self.watch.running.items()
             if start < over and id not in self.promise.doomed and not is_alive(pid)
@@ -238,14 +243,14 @@ class Scene:
         def recovered() -> bool:
             self.supervise()
             self.watch.look()
-            return self.watch.last_start > over and all(again(id) > start for id, start in hit.items())
+            return self.watch.last_start > over and all(again(id) > start for id, start in interrupted.items())
 
         try:
             wait_for(recovered, DRAIN, 0.02)
         except AssertionError:
             self.troubles.append(f"not as before {DRAIN:g} s after fault {len(self.recoveries) + 1}")
         first = min((at for at in self.watch.started.values() if at > over), default=time.monotonic_ns())
-        self.recoveries.append((max([first, *map(again, hit)]) - over) / 1e9)
+        self.recoveries.append((max([first, *map(again, interrupted)]) - over) / 1e9)
 
     # The end.
 
@@ -285,7 +290,7 @@ class Scene:
             self.ask(self.core.discard([letter["id"] for letter in letters]))
         prefix = f"vtrr:{QUEUE}:"
         keys = {key.decode().removeprefix(prefix) for key in self.store.client().scan_iter(f"{prefix}*", count=1000)}
-        forgets = self.promise.forgets_before > 0
+        forgets = bool(self.promise.forgets)
         return Left(
             unfinished=unfinished,
             dead=dead,

@@ -68,11 +68,9 @@ class Store:
 class Single(Store):
     """One server behind a proxy."""
 
-    def __init__(self, folder: Path, kind: str, *, aof: bool = True) -> None:
+    def __init__(self, folder: Path, kind: str, *, fsync: str = "always") -> None:
         super().__init__()
-        self.aof = aof
-        # Not everysec: while one of its fsyncs is under way, on a slow disk, Redis answers before it has written.
-        options = ("--appendonly", "yes", "--appendfsync", "always") if aof else ()
+        options = ("--appendonly", "yes", "--appendfsync", fsync) if fsync else ()
         self.server = server(folder / "store", kind, *options)
 
     def start(self) -> None:

@@ -12,15 +12,20 @@ from servers import wait_for
 
 TASKS = """
 import signal
+from types import SimpleNamespace
 from vtrr_queue import hand, ticket
 
-if "SHORT" in os.environ:
-    # Whatever the machine does beside them, these tasks count as short.
-    ticket.SHORT_SECONDS = hand.PATIENCE_SECONDS = 600.0
+seconds = float(os.environ.get("SECONDS", 0))
+if seconds:
+    # A clock by which each task takes so long, whatever the machine does beside it.
+    clock = [0.0]
+    ticket.time = hand.time = SimpleNamespace(monotonic=lambda: clock[0])
 
 @vtrr.task
 def short(self, n):
     note("end", self, n=n)
+    if seconds:
+        clock[0] += seconds
 
 @vtrr.task
 def long(self):
@@ -39,15 +44,23 @@ def shorts(app: object, first: int, n: int) -> None:
     app.short.queue("a", [{"args": [i]} for i in range(first, first + n)])  # type: ignore[attr-defined]
 
 
-def test_many_short_tasks_cost_few_calls(bed: Bed) -> None:
-    app = bed.load(TASKS, burst=60, sweep_interval=600)
+def calls(bed: Bed, seconds: float) -> int:
+    """How many calls of scripts 2000 tasks cost that take so long each by the worker's clock."""
+    app = bed.load(TASKS, sweep_interval=600)
     shorts(app, 0, 2000)
     bed.store.config_resetstat()
-    bed.worker(concurrency=1, env={"SHORT": "1"})
+    bed.worker(concurrency=1, env={"SECONDS": str(seconds)})
     bed.drained()
     assert [event["n"] for event in bed.events("end")] == list(range(2000))
-    calls = bed.store.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert calls < 2000, "tasks are taken one by one"
+    return int(bed.store.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_many_short_tasks_cost_few_calls(bed: Bed) -> None:
+    assert calls(bed, 0.004) < 1000
+
+
+def test_tasks_that_are_not_short_are_taken_one_by_one(bed: Bed) -> None:
+    assert calls(bed, 0.006) >= 2000
 
 
 def test_a_long_task_does_not_hold_up_those_taken_with_it(bed: Bed) -> None:

@@ -28,6 +28,7 @@ SHORT = {
     "a script's reply is lost, celery, redis 7": 4,
     "the store is killed, rust, redis 6.2": 2,
     "the store is killed, celery, redis 7": 2,
+    "the store is killed, rust, redis 7, everysec": 2,
     "planned failover, rust, redis 7, Sentinel": 1,
     "CLUSTER FAILOVER, rust, redis 7, Cluster": 1,
     "tasks give themselves back, rust, redis 7": 1,
@@ -117,8 +118,8 @@ def test_a_build_where_what_gives_itself_back_is_free_is_found_out(tmp_path: Pat
 GOOD = """
 offered c1 p a,b
 accepted c1
-took a 7-1 1
-took b 7-2 1
+took a 7-1 1 2
+took b 7-2 1 2
 start a 1
 end a
 settled a 7-1 ack 0 0 5
@@ -148,7 +149,7 @@ def test_a_task_that_never_ended_is_lost() -> None:
 def test_a_task_of_a_call_that_was_not_answered_is_lost_only_once_it_has_started() -> None:
     unanswered = GOOD + "offered c2 p c\n"
     assert findings(unanswered).good
-    assert len(findings(unanswered + "took c 7-3 1\nstart c 1\n").lost) == 1
+    assert len(findings(unanswered + "took c 7-3 1 2\nstart c 1\n").lost) == 1
 
 
 def test_a_dead_letter_with_another_reason_is_wrong() -> None:
@@ -167,18 +168,18 @@ def test_what_is_left_in_the_store_is_stuck() -> None:
 
 
 def test_two_ends_for_good_are_one_too_many() -> None:
-    found = findings(GOOD + "took a 8-3 2\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n")
+    found = findings(GOOD + "took a 8-3 2 2\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n")
     assert found.settled_twice == ["a: 2 times"]
     assert found.redelivered == 1
 
 
 def test_a_settle_for_what_another_has_by_then_is_one_too_many() -> None:
-    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2\nsettled a 7-1 ack 0 0 7\n")
+    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2 2\nsettled a 7-1 ack 0 0 7\n")
     assert findings(late).settled_twice == ["a was settled with 7-1 after 8-3 was handed out"]
 
 
 def test_a_refused_settle_is_none() -> None:
-    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2\nsettled a 7-1 ack 0 2 7\nsettled a 8-3 ack 0 0 9\n")
+    late = GOOD.replace("settled a 7-1 ack 0 0 5\n", "took a 8-3 2 2\nsettled a 7-1 ack 0 2 7\nsettled a 8-3 ack 0 0 9\n")
     assert findings(late).good
 
 
@@ -188,31 +189,45 @@ def test_a_store_that_counts_more_ends_than_tasks_has_settled_one_twice() -> Non
 
 
 def test_half_of_a_call_is_wrong() -> None:
-    half = GOOD.replace("accepted c1\n", "").replace("took b 7-2 1\n", "").replace("start b 1\nfailed b\n", "")
+    half = GOOD.replace("accepted c1\n", "").replace("took b 7-2 1 2\n", "").replace("start b 1\nfailed b\n", "")
     half = half.replace("settled b 7-2 fail 0 0 6\n", "")
     assert findings(half, Left(acked=1, buried=0)).wrong == ["half of a call was stored: c1, 1 of 2"]
 
 
 def test_tasks_of_a_partition_in_another_order_are_wrong_unless_one_came_again() -> None:
-    turned = GOOD.replace("took a 7-1 1", "took a 7-3 1").replace("settled a 7-1", "settled a 7-3")
+    turned = GOOD.replace("took a 7-1 1 2", "took a 7-3 1 2").replace("settled a 7-1", "settled a 7-3")
     assert findings(turned).wrong == ["a of p was delivered after b"]
-    again = turned.replace("took a 7-3 1", "took a 7-3 2")
+    again = turned.replace("took a 7-3 1 2", "took a 7-3 2 2")
     assert findings(again).good
 
 
 def test_a_task_that_nobody_offered_is_wrong() -> None:
-    assert findings(GOOD + "took x 7-9 1\n").wrong == ["x was never offered, and took"]
+    assert findings(GOOD + "took x 7-9 1 2\n").wrong == ["x was never offered, and took"]
 
 
 def test_a_settlement_that_a_store_forgot_may_be_made_again() -> None:
-    again = GOOD + "took a 8-3 2\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n"
-    assert findings(again, promise=Promise(forgets_before=8, order=False)).settled_twice == []
-    assert findings(again, promise=Promise(forgets_before=5, order=False)).settled_twice == ["a: 2 times"]
+    again = GOOD + "took a 8-3 2 9\nstart a 2\nend a\nsettled a 8-3 ack 0 0 30\n"
+    forgot = findings(again, promise=Promise(forgets=[(0, 8)], order=False))
+    assert (forgot.settled_twice, forgot.redelivered) == ([], 0)
+    # What was asked before and answered within, or asked within and answered after, may be forgotten too.
+    assert findings(again, promise=Promise(forgets=[(6, 7)], order=False)).settled_twice == []
+    for span in [(0, 5), (7, 8)]:
+        assert findings(again, promise=Promise(forgets=[span], order=False)).settled_twice == ["a: 2 times"]
 
 
 def test_what_a_store_forgot_is_not_lost_where_that_was_said() -> None:
-    found = findings(GOOD.replace("end a\n", ""), promise=Promise(forgets_before=5, order=False))
-    assert (found.lost, found.forgotten) == ([], 1)
+    lost = GOOD.replace("end a\n", "")
+    for span in [(0, 5), (1, 5)]:
+        found = findings(lost, promise=Promise(forgets=[span], order=False))
+        assert (found.lost, found.forgotten) == ([], 1)
+    found = findings(lost, promise=Promise(forgets=[(2, 5)], order=False))
+    assert (len(found.lost), found.forgotten) == (1, 0)
+
+
+def test_a_store_that_forgot_may_give_its_tokens_anew() -> None:
+    anew = GOOD.replace("took a 7-1 1 2\n", "took a 7-9 1 2\ntook a 7-1 1 4\n").replace("ack 0 0 5", "ack 0 0 6")
+    assert findings(anew).settled_twice == ["a was settled with 7-1 after 7-9 was handed out"]
+    assert findings(anew, promise=Promise(forgets=[(2, 4)], order=False)).settled_twice == []
 
 
 # Ids that are used again.
@@ -220,7 +235,7 @@ def test_what_a_store_forgot_is_not_lost_where_that_was_said() -> None:
 AGAIN = """
 offered c1 p a
 accepted c1
-took a 7-1 1
+took a 7-1 1 2
 start a 1
 offered c2 p a
 accepted c2 a
@@ -228,7 +243,7 @@ end a
 settled a 7-1 ack 0 0 6
 offered c3 p a
 accepted c3
-took a 7-2 1
+took a 7-2 1 2
 start a 1
 end a
 settled a 7-2 ack 0 0 12
@@ -257,11 +272,16 @@ def test_a_task_that_may_run_once_and_runs_twice_is_wrong() -> None:
 
 
 def test_only_what_two_processes_wait_for_at_once_is_a_stall() -> None:
-    def waits(*of: tuple[int, int, int]) -> int:
-        return stalls([ledger.Line("took", pid, at, ("t", "1-1", "1", str(sent))) for pid, sent, at in of], slow=10)
+    def waits(*of: tuple[int, int, int], fault: tuple[tuple[int, int], set[int]] | None = None) -> int:
+        lines = [ledger.Line("took", pid, at, ("t", "1-1", "1", str(sent))) for pid, sent, at in of]
+        return stalls(lines, Promise(faults=[fault] if fault else []), slow=10)
 
     assert waits((1, 0, 30), (2, 100, 130)) == 0, "one after the other: each stood still for itself"
     assert waits((1, 0, 30), (2, 25, 29)) == 0, "the other one waited for a moment only"
     assert waits((1, 0, 30), (2, 5, 40), (3, 5, 40)) == 1
     assert waits((1, 0, 30), (1, 5, 40)) == 0, "of one process"
     assert waits((1, 0, 30), (2, 5, 40), (1, 100, 130), (2, 101, 131)) == 2
+    assert waits((1, 0, 30), (2, 5, 40), fault=((20, 25), set())) == 0, "the fault stopped both"
+    assert waits((1, 0, 30), (2, 5, 40), fault=((20, 25), {1})) == 0, "the fault stopped one of them"
+    assert waits((1, 0, 30), (2, 5, 40), fault=((20, 25), {3})) == 1
+    assert waits((1, 0, 30), (2, 5, 40), fault=((41, 50), set())) == 1

@@ -157,6 +157,10 @@ class Bed:
             waiting, tagged, leased, delayed, dead = at_once.execute()
         return {"queued": waiting + tagged, "leased": leased, "delayed": delayed, "dead": dead}
 
+    def waits_at_gate(self) -> bool:
+        """A task has asked for its gate to be opened: what is pushed next is its."""
+        return any(client["cmd"] == "blpop" for client in self.store.client_list())
+
     def unacknowledged(self) -> list[str]:
         """The messages of this bed that workers have, dead ones too, and have not acknowledged."""
         held = [message.decode() for message in self.server.client(0).hvals("unacked")]

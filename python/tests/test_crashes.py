@@ -140,12 +140,12 @@ def test_a_worker_that_was_paused_is_told(bed: Bed) -> None:
     app = bed.load(TASKS, lease=4, sweep_interval=1)
     first = bed.worker(concurrency=1)
     (result,) = app.gated.queue("u", [{"id": "task"}])
-    wait_for(lambda: starts(bed, "task"))
+    wait_for(bed.waits_at_gate)
     os.killpg(first.pid, signal.SIGSTOP)
     bed.worker(concurrency=1)
     wait_for(lambda: len(starts(bed, "task")) == 2)
     holder = app.vtrr.find("task").owner
-    # The first run had its BLPOP sent already: it gets the first push.
+    # The first run waits for longer: it gets the first push.
     bed.store.rpush("gate:task", 1)
     os.killpg(first.pid, signal.SIGCONT)
     wait_for(lambda: "the lease of task was lost" in first.log())

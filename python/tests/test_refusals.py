@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import states
 
 from bed import Bed, ends, letter_of, starts
 from postgres import Postgres
@@ -126,6 +127,10 @@ def test_who_waits_for_the_backend_for_too_long_is_a_dead_letter_and_told_of_whe
 
 
 BACK = """
+@vtrr.task
+def planned(self):
+    raise ValueError("planned")
+
 from celery.signals import task_internal_error
 
 @task_internal_error.connect
@@ -136,17 +141,19 @@ def wait(**_):
 """
 
 
+@pytest.mark.parametrize(("kind", "state", "error"), [("good", "SUCCESS", ""), ("planned", "FAILURE", "ValueError: planned")])
 def test_a_backend_that_is_back_before_celery_has_made_a_failure_of_its_absence_gets_the_tasks_own_state(
-    bed: Bed, server: RedisServer
+    bed: Bed, server: RedisServer, kind: str, state: str, error: str
 ) -> None:
     bed.backend = server.url()
     policy = {"retry_policy": {"max_retries": 1, "interval_start": 0.1}}
     app = bed.load(TASKS + BACK, sweep_interval=1, conf={"result_backend_transport_options": policy})
     bed.worker(concurrency=1)
     server.stop()
-    (result,) = app.good.queue("u", [{"id": "t"}])
+    (result,) = getattr(app, kind).queue("u", [{"id": "t"}])
     wait_for(lambda: bed.store.exists(f"away:{bed.name}"))
     server.start()
     bed.store.rpush(f"gate:{bed.name}", 1)
     bed.drained()
-    assert (result.get(timeout=120), app.vtrr.stats().dead) == ("fine", 0)
+    assert wait_for(lambda: result.state in states.READY_STATES and result.state) == state
+    assert [letter.error for letter in app.vtrr.dead_letters()] == ([error] if error else [])

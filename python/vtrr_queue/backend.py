@@ -36,15 +36,16 @@ def refusal(error: BaseException) -> StateRefused | None:
     return at
 
 
-def stored_state(task: Any, id: str) -> str | None:
-    """The state of a task, if there is a backend that keeps it and answers."""
+def stored(task: Any, id: str) -> tuple[str | None, Any]:
+    """The state of a task, and its result or its error, if there is a backend that keeps them and answers."""
     if isinstance(task.backend, STATELESS):
-        return None
+        return None, None
     try:
-        return str(task.backend.get_state(id))
+        meta = task.backend.get_task_meta(id)
+        return str(meta["status"]), meta.get("result")
     except Exception as error:
         logger.debug("no state of %s: %r", id, error)
-        return None
+        return None, None
 
 
 def store_rejection(task: Any, request: dict[str, Any], error: Exception, *, is_message: bool) -> None:

@@ -51,10 +51,9 @@ def guard(backend: Any) -> Any:
                     raise
                 if state in states.EXCEPTION_STATES:
                     return _store_plainer(backend, own, task_id, result, state, traceback, request, error)
-                # Of a result that cannot be stored Celery makes a failure, which comes here then. Not of one that was not
-                # refused: the backend may be back by then, and the task has not failed.
+                # Of a result that cannot be stored Celery makes a failure, which comes here then.
                 if not _succeeds(backend.get_state, uuid()):
-                    setattr(error, AWAY, True)
+                    _be_away(error)
                     raise
                 return own(task_id, result, state, traceback=traceback, request=request, **more)
 
@@ -72,7 +71,8 @@ def _store_plainer(
 ) -> Any:
     probe = uuid()
     if not _succeeds(backend.get_state, probe):
-        raise error  # it is away
+        _be_away(error)
+        raise error
     for form, (plainer, ending, of) in _forms(result, traceback, request, error):
         if _succeeds(own, id, plainer, state, ending, of):
             logger.warning("the result backend refused the state %s of %s, it was stored %s: %r", state, id, form, error)
@@ -87,6 +87,12 @@ def _store_plainer(
         raise StateRefused(f"the result backend takes no state of {id}: {error}") from error
     logger.warning("the result backend refused the state %s of %s, it was stored bare: %r", state, id, error)
     return bare
+
+
+def _be_away(error: Exception) -> None:
+    """Of an error of a backend that has not refused Celery shall make no failure: the backend may be back by then, and the task
+    has ended otherwise."""
+    setattr(error, AWAY, True)
 
 
 def _forms(result: Any, traceback: Any, request: Any, error: Exception) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:

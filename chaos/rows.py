@@ -82,7 +82,8 @@ def no_faketime() -> str:
     return "" if FAKETIME else "needs Debian's package faketime"
 
 
-WIDE = Setting(concurrency=16)
+# Its tasks are long enough that a busy machine can write down and read what they do.
+WIDE = Setting(concurrency=16, max_ms=40)
 # Long enough that another worker is still at them when a paused one comes back.
 LONG = Setting(concurrency=64, max_ms=2000)
 POISON = Setting(max_deliveries=3)

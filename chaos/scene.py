@@ -70,14 +70,17 @@ class Watch:
             if not whole:
                 continue
             self.read[path] = self.read.get(path, 0) + len(whole) + 1
-            for line in map(ledger.parse, whole.decode().split("\n")):
-                if line.what == "start":
-                    self.running[line.more[0]] = (line.pid, line.at)
-                    self.started[line.more[0]] = max(line.at, self.started.get(line.more[0], 0))
-                    self.last_start = max(self.last_start, line.at)
-                elif line.what in ("end", "failed", "settled"):
-                    self.settled[line.more[0]] = line.at
-                    self.running.pop(line.more[0], None)
+            # Not `ledger.parse`: three rows at once write faster than that reads on a busy machine.
+            for line in whole.decode().split("\n"):
+                if line.startswith("start "):
+                    _, pid, at, id, *_ = line.split(" ", 4)
+                    self.running[id] = (int(pid), int(at))
+                    self.started[id] = max(int(at), self.started.get(id, 0))
+                    self.last_start = max(self.last_start, int(at))
+                elif line.startswith(("end ", "failed ", "settled ")):
+                    _, _, at, id, *_ = line.split(" ", 4)
+                    self.settled[id] = int(at)
+                    self.running.pop(id, None)
 
 
 class Scene:

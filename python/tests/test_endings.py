@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -346,13 +345,13 @@ def kills(self):
 
 def test_the_retries_of_a_revoked_task_do_not_run(bed: Bed) -> None:
     app = bed.load(TASKS, sweep_interval=0.2)
-    bed.worker("prefork", 2)
+    worker = bed.worker("prefork", 2)
     (result,) = app.waits.queue("a", [{}])
     wait_for(lambda: starts(bed, result.id))
     # Nor do ids that no task can have keep others from being revoked.
     app.app.control.revoke(["", "x" * 600, "with\0nul"])
     result.revoke()
-    time.sleep(1)  # some sweeps see that it runs
+    wait_for(lambda: f"{result.id} is revoked, but runs" in worker.log())
     bed.store.rpush("gate:" + bed.name, 1)
     with pytest.raises(TaskRevokedError):
         result.get(timeout=120)

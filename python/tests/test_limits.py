@@ -153,8 +153,9 @@ def test_revoke_of_a_task_whose_message_waits(limited: Any, app: ModuleType) -> 
     wait_for(lambda: events_of(limited.bed, gate.id))
     (result,) = app.bound.queue("u", [{}])
     assert app.app.control.revoke(result.id, reply=True, timeout=120, limit=1)
-    limited.bed.store.rpush(f"gate:{limited.bed.name}", 1)
+    # It is heard by then, and applied by a thread.
     wait_for(lambda: result.state == states.REVOKED)
+    limited.bed.store.rpush(f"gate:{limited.bed.name}", 1)
     limited.bed.drained()
     assert events_of(limited.bed, result.id) == []
 

@@ -81,7 +81,8 @@ def test_outstanding_tickets_are_few_whatever_is_prefetched(
     holds = max(MOST, 4 * processes)
     # A producer and the sweep may count at the same moment, and both send.
     assert max(seen) <= holds + 2 * MOST, seen
-    assert seen[-1] <= holds + MOST, seen
+    # With all greenlets busy gevent looks at no message, and leaves what both sent where it is.
+    assert seen[-1] <= holds + (2 if pool == "gevent" else 1) * MOST, seen
     assert app.vtrr.stats().queued == 50
     for _ in range(processes):
         bed.store.rpush(f"gate:{bed.name}", 1)

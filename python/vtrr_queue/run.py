@@ -129,15 +129,14 @@ class Run:
         that could not store it. The latter is not the task's fault."""
         if isinstance(error, Reject) and error.requeue:
             return self.outcome(states.REJECTED, error)
-        state, result = backend.stored(self.own, self.delivery.id)
-        # What the task has failed with, not what came after it.
-        first = result if state == states.FAILURE and isinstance(result, Exception) else error
         if not backend.has_failed(error):
             logger.error("%s: a hook of %s failed: %r", self.vtrr, self.delivery.id, error)
-            return self.outcome(states.FAILURE, first)
+            return self.outcome(states.FAILURE, error)
+        state, result = backend.stored(self.own, self.delivery.id)
         if state in states.READY_STATES:
             logger.error("%s: the state of %s was stored, and then: %r", self.vtrr, self.delivery.id, error)
-            return self.outcome(str(state), first)
+            # What the task has failed with, not what came after it.
+            return self.outcome(str(state), result if isinstance(result, Exception) else error)
         if (refused := backend.refusal(error)) is not None:
             logger.error("%s: %s is set aside, it has run: %s", self.vtrr, self.delivery.id, refused)
             return self.end("backend", text=in_words(refused).encode())

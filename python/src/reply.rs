@@ -30,6 +30,36 @@ pub(crate) struct Delivery {
     payload: Py<PyBytes>,
 }
 
+/// So that a worker's main process can hand it to another process.
+#[pymethods]
+impl Delivery {
+    #[new]
+    fn new(
+        id: String,
+        token: String,
+        deliveries: u32,
+        blames: u32,
+        losses: u32,
+        partition: Option<String>,
+        payload: Py<PyBytes>,
+    ) -> Self {
+        Self { id, token, deliveries, blames, losses, partition, payload }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn __getnewargs__(&self, py: Python<'_>) -> (String, String, u32, u32, u32, Option<String>, Py<PyBytes>) {
+        (
+            self.id.clone(),
+            self.token.clone(),
+            self.deliveries,
+            self.blames,
+            self.losses,
+            self.partition.clone(),
+            self.payload.clone_ref(py),
+        )
+    }
+}
+
 fn delivery(py: Python<'_>, delivery: &vtrr_queue::Delivery) -> Delivery {
     Delivery {
         id: delivery.id.to_string(),

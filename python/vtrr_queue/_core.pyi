@@ -22,6 +22,10 @@ class Command:
 
 @final
 class Delivery:
+    def __new__(
+        cls, id: str, token: str, deliveries: int, blames: int, losses: int, partition: str | None, payload: bytes
+    ) -> Delivery: ...
+    def __getnewargs__(self) -> tuple[str, str, int, int, int, str | None, bytes]: ...
     @property
     def id(self) -> str: ...
     @property

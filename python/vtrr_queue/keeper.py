@@ -94,12 +94,12 @@ class _Keeper:
             self.threads[name].start()
 
     def owners(self) -> list[tuple[VTRRQueue, str]]:
-        """Who may hold leases: messages that a process has begun with."""
+        """Who may hold leases: messages that a process has begun with, or for which a task was dequeued."""
         with self.lock:
             return self._owners()
 
     def _owners(self) -> list[tuple[VTRRQueue, str]]:
-        return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start]
+        return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start or request.vtrr_holds]
 
     def askers(self) -> list[tuple[VTRRQueue, str]]:
         """Who extends leases, and for health nobody's: an owner that holds none."""
@@ -193,11 +193,15 @@ class _Keeper:
         for vtrr, (file, _) in self.files.items():
             self.end_file(vtrr, file)
         # The children are gone by now, and what they had not settled goes back at once.
-        for vtrr, owner in self.owners():
+        for request in list(self.requests):
+            core: Queue = request.vtrr._core
             try:
-                vtrr._run(vtrr._core.stop_owner(owner))
+                if request.time_start:
+                    request.vtrr._run(core.stop_owner(request.vtrr_owner))
+                elif request.vtrr_holds:
+                    request.vtrr._run(core.release_owner(request.vtrr_owner))
             except Exception as error:
-                logger.warning("%s: leases could not be given back: %r", vtrr, error)
+                logger.warning("%s: leases could not be given back: %r", request.vtrr, error)
                 return
 
 
@@ -258,6 +262,12 @@ def release(request: TicketRequest, reason: str) -> None:
     core: Queue = vtrr._core
     command = core.release_owner(request.vtrr_owner, reason)
     _keeper().post("give tasks back", vtrr, command, lambda ids: losses.report(vtrr, ids, reason))
+
+
+def give_back(vtrr: VTRRQueue, owner: str) -> threading.Event:
+    """Gives back what was dequeued in this name and has not begun."""
+    core: Queue = vtrr._core
+    return _keeper().post("give tasks back", vtrr, core.release_owner(owner))
 
 
 def stop(request: TicketRequest) -> None:

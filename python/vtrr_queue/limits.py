@@ -1,4 +1,4 @@
-"""Limits that Celery enforces on whole messages, of tasks and of the worker."""
+"""Limits that Celery enforces on messages, of tasks and of the worker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # The attributes of a task; remote control gives them to the task of the main process, and to that alone.
 NAMES = ("time_limit", "soft_time_limit")
 
+# No limit, where that must be said: seconds.
+NEVER = 10 * 365 * 86400.0
+
 # The worker's own, noted by its main process before it forks: no task shows them.
 _worker: dict[str, Any] = {}
 
@@ -22,16 +25,29 @@ _worker: dict[str, Any] = {}
 def note_worker(worker: Any) -> None:
     """Notes time limits, tasks and memory per child of a worker."""
     _worker.update(
-        time=bool(getattr(worker, "time_limit", None) or getattr(worker, "soft_time_limit", None)),
-        hard=bool(getattr(worker, "time_limit", None)),
-        timeouts=getattr(worker.pool_cls, "__module__", "") == "celery.concurrency.gevent",
+        hard=getattr(worker, "time_limit", None),
+        soft=getattr(worker, "soft_time_limit", None),
+        processes=bool(getattr(worker.pool_cls, "uses_semaphore", False)),
+        greenlets=getattr(worker.pool_cls, "__module__", "") == "celery.concurrency.gevent",
         child=bool(getattr(worker, "max_tasks_per_child", None) or getattr(worker, "max_memory_per_child", None)),
     )
 
 
+def are_of_processes() -> bool:
+    """Whether the pool runs tasks in processes, and enforces both limits."""
+    return bool(_worker.get("processes"))
+
+
+def are_of_greenlets() -> bool:
+    """Whether the pool is gevent's, which enforces hard limits."""
+    return bool(_worker.get("greenlets"))
+
+
 def of_worker() -> bool:
-    """Whether the worker limits the time of every message."""
-    return bool(_worker.get("time"))
+    """Whether the worker limits the time of every task, itself or by the app's configuration; as far as the pool enforces
+    that."""
+    hard, soft = _worker.get("hard"), _worker.get("soft")
+    return bool((hard or soft) if are_of_processes() else hard and are_of_greenlets())
 
 
 def of_child() -> bool:
@@ -40,15 +56,22 @@ def of_child() -> bool:
 
 
 def of_task(task: Any) -> bool:
-    """Whether a task has a time limit, its own or the app's."""
-    if getattr(task, "time_limit", None) or getattr(task, "soft_time_limit", None):
-        return True
-    limits: bool = task.app.__dict__.get("vtrr_limits")
-    if limits is None:
-        # A look into the configuration costs as much as a short task.
-        conf = task.app.conf
-        limits = task.app.vtrr_limits = bool(conf.task_time_limit or conf.task_soft_time_limit)
-    return limits
+    """Whether a task has a time limit that the pool enforces, its own or the worker's."""
+    if are_of_processes():
+        return of_worker() or bool(task.time_limit or task.soft_time_limit)
+    return are_of_greenlets() and (of_worker() or bool(task.time_limit))
+
+
+def apply_to(task: Any, vtrr: VTRRQueue) -> bool:
+    """Whether a task that was dequeued needs a message of its own. What is not of its queue has none."""
+    of = getattr(task, "vtrr", None)
+    return of is not None and of.name == vtrr.name and of_task(task)
+
+
+def of_any(vtrr: VTRRQueue) -> bool:
+    """Whether any task of a queue is under a limit."""
+    own = vtrr.celery_app.tasks
+    return of_worker() or any(of_task(own[name]) for name in list(vtrr.tasks) if name in own)
 
 
 @contextmanager
@@ -80,17 +103,10 @@ def learn(app: Any, limits: dict[str, tuple[Any, Any]]) -> None:
             task.time_limit, task.soft_time_limit = hard, soft
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether Celery enforces the same limits on messages of either task."""
-    return (one.time_limit, one.soft_time_limit) == (other.time_limit, other.soft_time_limit)
-
-
 def is_timeout(error: BaseException, task: Any) -> bool:
     """Whether it is how the gevent pool ends what passes its hard limit; the task's own use of `Timeout` aside."""
     kind = getattr(sys.modules.get("gevent"), "Timeout", None)
-    if kind is None or not isinstance(error, kind) or not _worker.get("timeouts"):
-        return False
-    return bool(_worker.get("hard") or task.time_limit or task.app.conf.task_time_limit)
+    return kind is not None and isinstance(error, kind) and are_of_greenlets() and of_task(task)
 
 
 def is_stop(error: BaseException) -> bool:

@@ -63,8 +63,8 @@ def announce(vtrr: VTRRQueue, letter: dict[str, Any], consumer: Any) -> None:
     task = vtrr._task_of(payload)
     if letter["cause"] == "unknown":
         signals.task_unknown.send(sender=consumer, message=None, exc=error, name=name, id=id)
-    elif task is not None and (letter["cause"] == "poison" or (letter["cause"] == "timeout" and vtrr.tagging == "all")):
-        # Of other hard limits, which are those of messages, Celery itself tells.
+    elif task is not None and letter["cause"] == "poison":
+        # Of hard limits, which are those of messages, Celery itself tells.
         signal_failure(vtrr, task, letter, error)
 
 

@@ -43,4 +43,4 @@ def run(task: VTRRTask[Any, Any], id: str, args: Any, kwargs: Any, request: dict
         return tracer_of(task)(id, args, kwargs, request)
     if kind == LEGACY:
         return run_legacy(task, id, kwargs["task_payload"], request)
-    return Ticket(task, id, request, request.get(tickets.TOKEN) if kind == tickets.BOUND else None).run()
+    return Ticket(task, id, request, is_bound=kind == tickets.BOUND).run()

@@ -17,6 +17,8 @@ from .messages import kind_of
 from .run import in_words, storable
 
 if TYPE_CHECKING:
+    from ._core import Delivery
+    from .dispatch import Dispatch
     from .queue import VTRRQueue
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,9 @@ class TicketRequest:
         _already_cancelled: bool
         _terminate_on_ack: Any
 
+    vtrr_dispatch: Dispatch | None = None
+    # Whether a task was dequeued for it, which it has until it has ended.
+    vtrr_holds = False
     # Hard and soft, of the message.
     _times: tuple[float | None, float | None] = (None, None)
 
@@ -45,16 +50,28 @@ class TicketRequest:
         request = self._request_dict
         self.vtrr: VTRRQueue = self.task.vtrr
         self.vtrr_kind = kind_of(self.task, request, request.get("args"), request.get("kwargs"))
-        if self.vtrr_kind in (tickets.TICKET, tickets.BOUND):
+        if self.vtrr_kind == tickets.BOUND:
+            self.hold(request[tickets.OWNER], request[tickets.DELIVERY])
+        elif self.vtrr_kind == tickets.TICKET:
             # Two messages may have the same id, and two workers the same name.
             self.vtrr_owner = request[tickets.OWNER] = f"{keeper.nonce()}/{next(_numbers)}"
             request[tickets.MARK] = self.vtrr_kind
             keeper.register(self)
             strategy.received(self)
 
+    def hold(self, owner: str, delivery: Delivery) -> None:
+        """A task was dequeued for this message."""
+        self.vtrr_owner = self._request_dict[tickets.OWNER] = owner
+        self._request_dict[tickets.DELIVERY] = delivery
+        self.vtrr_holds = True
+        keeper.register(self)
+
     @property
     def time_limits(self) -> tuple[float | None, float | None]:
-        """As they are when the pool gets the message."""
+        """As they are when the pool gets the message. A ticket has none: it takes whatever is next."""
+        if self._is_ticket:
+            # The gevent pool puts the worker's in the place of none.
+            return (limits.NEVER if limits.are_of_greenlets() else None), None
         hard, soft = self._times
         return hard or self.task.time_limit, soft or self.task.soft_time_limit
 
@@ -79,26 +96,26 @@ class TicketRequest:
     def _is_bound(self) -> bool:
         return self.vtrr_kind == tickets.BOUND
 
-    @property
-    def _runs_limited(self) -> bool:
-        """Whether tasks under a limit run inside this ticket."""
-        return self._is_ticket and self.vtrr.tagging == "all"
-
     def revoked(self) -> bool:
         if self._is_bound:
-            # Celery's ids of revoked tasks outlive these. A task that is revoked is taken out, so that its message finds
-            # nothing to claim.
+            # Celery's ids of revoked tasks outlive these. A task that is revoked while it waits is taken out.
             return bool(self._already_revoked)
         return bool(super().revoked())  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         strategy.begun(self)
+        self.begun()
         if self._is_ticket or self._is_bound:
             # Its threads may have ended since, where a worker stops.
             keeper.register(self)
             # Whatever `acks_late` says: a message that came again would take, and perhaps kill, task after task.
             self.acknowledge()
+
+    def begun(self) -> None:
+        """A process has begun with it, or never will."""
+        if self.vtrr_dispatch is not None:
+            self.vtrr_dispatch.begun(self)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         if not (self._is_ticket or self._is_bound):
@@ -108,11 +125,15 @@ class TicketRequest:
         # With `return_ok` the message ran to its end, and what it was for is settled. What is no `Exception` ends it
         # before that.
         broken = not return_ok and not isinstance(error, (Terminated, TimeLimitExceeded))
-        if self._runs_limited and isinstance(error, TimeLimitExceeded):
-            keeper.fail(self, "timeout", f"TimeLimitExceeded: {error}")
         if self._is_ticket or broken:
             task_ready(self)
             self.acknowledge()
+            if self.vtrr_holds and not self.time_start:
+                # Its process was lost before it began: what it was to run goes back, and nobody is to blame.
+                logger.warning("%s: %s goes back, it has not begun: %r", self.vtrr, self.id, error)
+                self.begun()
+                keeper.give_back(self.vtrr, self.vtrr_owner)
+                return None
             if broken:
                 what = "a worker process was lost while it ran" if lost else "an error ended"
                 logger.error("%s: %s %s: %r", self.vtrr, what, self.id, error)
@@ -137,8 +158,6 @@ class TicketRequest:
             keeper.fail(self, "timeout", f"TimeLimitExceeded: {timeout} s")
         elif not soft and self._is_ticket:
             task_ready(self)
-            if self._runs_limited:
-                keeper.fail(self, "timeout", f"TimeLimitExceeded: {timeout} s")
             keeper.release(self, f"hard time limit of {timeout} s")
             return
         with connections.renewed():

@@ -14,6 +14,7 @@ from . import limits, tickets
 from .messages import kind_of
 
 if TYPE_CHECKING:
+    from .dispatch import Dispatch
     from .queue import VTRRQueue
     from .requests import TicketRequest
     from .task import VTRRTask
@@ -43,24 +44,39 @@ def has_enough(vtrr: VTRRQueue, consumer: Any) -> bool:
     return len(_waiting[vtrr]) >= enough and len(active_requests) >= processes
 
 
+class Ours:
+    """Stands in for the consumer where Celery makes the strategy for messages of ours: no rate limit holds them, and we say
+    when the pool gets them."""
+
+    disable_rate_limits = True
+
+    def __init__(self, consumer: Any, pool: Any) -> None:
+        self.consumer = consumer
+        self.pool = pool
+        self.dispatch: Dispatch = consumer.controller.vtrr_dispatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.consumer, name)
+
+    def on_task_request(self, request: TicketRequest) -> None:
+        self.dispatch.enter(self.consumer, request)
+
+
 def start(task: VTRRTask[Any, Any], make: Callable[..., Any], app: Any, consumer: Any, **options: Any) -> Any:
-    """Celery's strategy for messages of this task, made twice: a rate limit of the task holds its calls alone. A ticket has
-    the name of some task and takes whatever is next; held back, it would hold back others. What is too many is thrown away."""
-    limited = consumer.disable_rate_limits
+    """Celery's strategy for messages of this task, made anew for each kind: a rate limit of the task holds its calls alone. A
+    ticket has the name of some task and takes whatever is next; held back, it would hold back others. What is too many is
+    thrown away."""
     with limits.aside(task):
         call = make(app, consumer, **options)
-        try:
-            consumer.disable_rate_limits = True
-            ours = make(app, consumer, **options)
-        finally:
-            consumer.disable_rate_limits = limited
+        ticket = make(app, Ours(consumer, consumer.pool), **options)
+        bound = make(app, Ours(consumer, consumer.controller.vtrr_dispatch.pool), **options)
+    strategies = {tickets.TICKET: ticket, tickets.BOUND: bound}
 
     def handle(message: Any, body: Any, ack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         what = kind(task, message)
         if what == tickets.TICKET and has_enough(task.vtrr, consumer):
             return ack(logger, consumer.connection_errors)
-        chosen = ours if what in (tickets.TICKET, tickets.BOUND) else call
-        return chosen(message, body, ack, *args, **kwargs)
+        return strategies.get(what, call)(message, body, ack, *args, **kwargs)
 
     return handle
 

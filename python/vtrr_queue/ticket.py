@@ -15,7 +15,7 @@ from ._core import Delivery, Queue
 from .body import read
 from .client import ServerErrors
 from .hand import MOST, SHORT_SECONDS, Hand, Settling
-from .run import Run, doubled, in_words, pause_before, storable
+from .run import Run, in_words, pause_before, storable
 from .tracing import DONE
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A task waits for its own message for one lease, then twice as long, up to so many.
-ASIDE_LEASES = 32
+# What one delivery may cost in calls: some look at many partitions and hand out nothing.
+MOST_CALLS = 100
 # For so long a ticket tries to undo a dequeue whose reply was lost; and connection errors that say that there was none.
 UNDO_SECONDS = 5.0
 NOT_SENT = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -34,27 +34,29 @@ NOT_SENT = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 class Ticket:
     """The run of one ticket, or of a message bound to one task."""
 
-    def __init__(self, task: VTRRTask[Any, Any], id: str, request: dict[str, Any], token: str | None) -> None:
+    def __init__(self, task: VTRRTask[Any, Any], id: str, request: dict[str, Any], *, is_bound: bool) -> None:
         self.task = task
         self.vtrr: VTRRQueue = task.vtrr
         self.id = id
         self.request = request
-        self.token = token
+        self.is_bound = is_bound
+        # What the main process has dequeued for it.
+        self.given: Delivery | None = request.get(tickets.DELIVERY)
         self.owner: str = request.get(tickets.OWNER) or Queue.fresh()
         self.result: Any = DONE
+        # Whether to take no more tasks.
+        self.is_over = False
         self.hand = Hand(self.vtrr)
         if tickets.LIMITS in request:
             limits.learn(task.app, request[tickets.LIMITS])
-        # Whether Celery limits the time of every message, or of this one.
-        self.limited = limits.of_worker() or limits.of_task(self.task)
 
     def run(self) -> Any:
         try:
-            if self.token is not None:
+            if self.is_bound:
                 # Nothing else: its limits, and whatever ends it, are its task's.
-                self.run_bound()
+                assert self.given is not None
+                self.hand.end(self.run_delivery(self.given, read(self.given.payload), self.task))
                 self.settle()
-                self.follow_up()
             elif self.drain():
                 self.follow_up()
         except SoftTimeLimitExceeded:
@@ -69,7 +71,7 @@ class Ticket:
         except BaseException as error:
             self.hand.put_back()
             # In a process of its own that ends with it, and the main process sees that. A limit's is seen there too.
-            if not keeper.is_here() or limits.is_timeout(error, self.task):
+            if not keeper.is_here() or (self.is_bound and limits.is_timeout(error, self.task)):
                 raise
             stopped = limits.is_stop(error)
             if stopped:
@@ -79,46 +81,34 @@ class Ticket:
             logger.error("%s: a task ended its ticket: %r", self.vtrr, error)
         return self.result
 
-    def run_bound(self) -> None:
-        claim = self.vtrr._core.claim(self.id, str(self.token), self.owner, self.vtrr.lease)
-        try:
-            delivery = self.vtrr._run(claim)
-        except ServerErrors as error:
-            logger.warning("%s: %s could not be claimed, it will come back: %r", self.vtrr, self.id, error)
-            self.undo(error)
-            return
-        if delivery is None:
-            logger.info("%s: %s is not to be run by this message any more", self.vtrr, self.id)
-            return
-        self.hand.end(self.run_delivery(delivery, read(delivery.payload), self.task))
-
     def drain(self) -> bool:
         """Runs tasks one after the other: one, or as many as begin within the burst. Answers whether to send a ticket
         for those that still wait."""
-        burst = 0.0 if self.limited or limits.of_child() else self.vtrr.burst
-        end = time.monotonic() + burst
+        end = time.monotonic() + (0.0 if limits.of_child() else self.vtrr.burst)
         n, empty = 1, 0
+        deliveries, more = [self.given] if self.given else [], True
         while True:
-            try:
-                deliveries, answers, _, more = self.vtrr._run(self.next(n))
-            except ServerErrors as error:
-                logger.warning("%s: nothing could be dequeued, the sweep will try again: %r", self.vtrr, error)
-                if self.settle():
-                    self.undo(error)
-                return False
-            self.settled(answers)
+            if not deliveries:
+                try:
+                    deliveries, answers, _, more = self.vtrr._run(self.next(n))
+                except ServerErrors as error:
+                    logger.warning("%s: nothing could be dequeued, the sweep will try again: %r", self.vtrr, error)
+                    if self.settle():
+                        self.undo(error)
+                    return False
+                self.settled(answers)
             self.hand.hold(deliveries)
             if not deliveries:
                 empty += 1
-                if more and empty < 100:
+                if more and empty < MOST_CALLS:
                     continue
                 return bool(more)
-            began, ran = time.monotonic(), 0
+            began, ran, deliveries = time.monotonic(), 0, []
             while (delivery := self.hand.begin()) is not None:
-                settling = self.take(delivery)
-                if settling is None:
-                    return False
-                self.hand.end(settling)
+                if (settling := self.take(delivery)) is not None:
+                    self.hand.end(settling)
+                if self.is_over:
+                    return self.settle()
                 ran += 1
             now = time.monotonic()
             if now >= end:
@@ -139,7 +129,7 @@ class Ticket:
         )
 
     def take(self, delivery: Delivery) -> Settling | None:
-        """Runs a task here; or sends it a message of its own, which takes this ticket's place: None."""
+        """Runs a task here; or, under a limit, elsewhere: None."""
         try:
             payload = read(delivery.payload)
             own = self.task.app.tasks.get(payload["task_name"])
@@ -152,50 +142,28 @@ class Ticket:
             logger.warning("%s: no task %r here; %s is given back for %g s", self.vtrr, name, of, delay)
             reason = f"no task {payload['task_name']!r} is registered"
             return (delivery.id, delivery.token, "unknown", delay, reason.encode())
-        # What is not of this queue has no messages of its own to run in.
-        is_ours = getattr(own, "vtrr", None) is not None and own.vtrr.name == self.vtrr.name
-        if is_ours and (self.limited or limits.of_task(own)) and not self.suits(own):
-            self.hand_over(own, delivery, payload["retries"])
+        # What the main process has found to be under none is under none.
+        if delivery is not self.given and limits.apply_to(own, self.vtrr):
+            self.pass_on(delivery, payload, own)
             return None
         return self.run_delivery(delivery, payload, own)
 
-    def suits(self, own: VTRRTask[Any, Any]) -> bool:
-        """Whether a task under a time limit runs inside this ticket: where 0.1.0 may take any message for a ticket."""
-        return self.vtrr.tagging == "all" and limits.same(own, self.task)
-
-    def hand_over(self, own: VTRRTask[Any, Any], delivery: Delivery, retries: int) -> None:
-        """A task under a time limit runs in a message of its own. Until that arrives the task is released with a delay,
-        and comes back by itself if the message is lost. Beside 0.1.0 it goes back at once, and its message is a ticket
-        like any."""
-        beside = self.vtrr.tagging == "all"
-        # Longer each time that its message came too late: deliveries that were no runs.
-        mishaps = max(0, delivery.deliveries - 1 - retries)
-        aside = 0.0 if beside else doubled(self.vtrr.lease, mishaps, ASIDE_LEASES * self.vtrr.lease)
-        self.hand.put_back()
-        self.hand.end((delivery.id, delivery.token, "release", aside, None))
-        if not self.settle():
+    def pass_on(self, delivery: Delivery, payload: dict[str, Any], own: VTRRTask[Any, Any]) -> None:
+        """A task under a time limit runs in a message of its own. A greenlet of the main process can give it one. A process
+        of the pool cannot: the task goes back, and the ticket ends, so that the main process takes it next."""
+        begin = self.request.get(tickets.BEGIN)
+        if begin is not None:
+            begin(self.owner, delivery, own, payload)
             return
-        try:
-            if beside:
-                tickets.publish(own)
-            else:
-                tickets.publish_bound(own, delivery.id, delivery.token)
-        except Exception as error:
-            logger.warning("%s: no message could be sent for %s, it goes back: %s", self.vtrr, delivery.id, tickets.in_log(error))
-            if not beside:
-                self.take_back(delivery)
-
-    def take_back(self, delivery: Delivery) -> None:
-        """Places a task that waits for a message that was not sent."""
-        claim = self.vtrr._core.claim(delivery.id, delivery.token, self.owner, self.vtrr.lease)
-        if self.run_safely("take back", claim) is not None:
-            self.give_back(None)
+        self.hand.end((delivery.id, delivery.token, "release", 0.0, None))
+        self.hand.put_back()
+        self.is_over = True
 
     def run_delivery(self, delivery: Delivery, payload: dict[str, Any], own: Any) -> Settling:
         """Runs a task as itself and answers how to settle it."""
-        run = Run(self.vtrr, self.request, delivery, payload, own, is_message=self.token is not None)
+        run = Run(self.vtrr, self.request, delivery, payload, own, is_message=self.is_bound)
         settling = run.settling()
-        if self.token is not None and run.result is not None:
+        if self.is_bound and run.result is not None:
             self.result = run.result
         return settling
 
@@ -243,11 +211,8 @@ class Ticket:
         blamed for their end."""
         if not isinstance(error, (ConnectionError, TimeoutError)) or isinstance(error, NOT_SENT):
             return
-        if self.token is not None:
-            self.give_back(None)  # the message's time is limited
-        else:
-            seconds = min(self.vtrr.lease, UNDO_SECONDS)
-            self.insist("give back", lambda: self.vtrr._core.release_owner(self.owner), seconds)
+        seconds = min(self.vtrr.lease, UNDO_SECONDS)
+        self.insist("give back", lambda: self.vtrr._core.release_owner(self.owner), seconds)
 
     def insist(self, what: str, command: Callable[[], Any], seconds: float) -> Any:
         """Runs a command through an outage; None if that took longer."""

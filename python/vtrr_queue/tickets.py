@@ -24,8 +24,10 @@ logger = logging.getLogger(__name__)
 # What a message of ours is, as a top-level key of the raw request: 5.2 has no `request.headers`.
 MARK = "vtrr"
 TICKET, CALL, BOUND = "ticket", "call", "bound"
-# The token of the delivery that a bound message is for.
-TOKEN = "vtrr_token"
+# The task that was dequeued for a message.
+DELIVERY = "vtrr_delivery"
+# In the gevent pool: what gives such a task a message of its own.
+BEGIN = "vtrr_begin"
 # Who holds the leases of a message: put there by the worker's main process.
 OWNER = "vtrr_owner"
 # Limits of tasks that remote control has changed there.
@@ -109,18 +111,6 @@ def send(task: VTRRTask[Any, Any], kwargs: dict[str, Any], **options: Any) -> An
             add_to_parent=False,
             **options,
         )
-
-
-def publish_bound(task: VTRRTask[Any, Any], id: str, token: str) -> None:
-    """Sends a message for one task of the queue. Its Celery id is the task's, so limits, revokes, states and results
-    are Celery's own."""
-    publish(
-        task,
-        task_id=id,
-        headers={MARK: BOUND, TOKEN: token},
-        shadow=None,
-        ignore_result=task.ignore_result,
-    )
 
 
 def top_up(task: VTRRTask[Any, Any], wanted: int) -> int:

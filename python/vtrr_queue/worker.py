@@ -13,6 +13,7 @@ from celery.utils.nodenames import node_format
 
 from . import forks, keeper, limits, revokes
 from .body import look
+from .dispatch import Dispatch
 from .health import HealthFile
 from .teller import Teller
 from .tickets import PUBLISH_SECONDS, in_log
@@ -52,10 +53,12 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         limits.note_worker(worker)
         revokes.listen()
         worker.vtrr_revokes = revokes.Revokes(worker.app)
+        worker.vtrr_dispatch = Dispatch(worker)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
-        """Looks for lost processes often. Celery looks when one has closed its files, which may be before the kernel
-        counts it as ended, and after that every 5 s."""
+        """Tasks under limits are dequeued beside the loop. And it looks for lost processes often: Celery looks when one has
+        closed its files, which may be before the kernel counts it as ended, and after that every 5 s."""
+        worker.vtrr_dispatch.attach(hub)
         maintain = getattr(getattr(worker.pool, "_pool", None), "maintain_pool", None)
         if maintain is not None:
             hub.call_repeatedly(MAINTAIN_SECONDS, maintain)
@@ -92,6 +95,7 @@ class VTRRStep(bootsteps.StartStopStep):  # type: ignore[misc]
         keeper.report(vtrr, file, lambda: not sweeper.stopped.is_set() and sweeper.consumes())
 
     def stop(self, worker: Any) -> None:
+        worker.vtrr_dispatch.stop()
         worker.vtrr_revokes.stop()
         keeper.leave(self)
         for sweeper in self.sweepers:

@@ -1,0 +1,361 @@
+"""Tasks under a time limit, in the worker's main process. Celery enforces limits on messages, so each of these tasks gets one
+that never was in the broker: a ticket takes the next task when a process is free, and no earlier."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import TaskRevokedError
+from celery.utils.saferepr import saferepr
+from celery.worker.state import task_ready
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+from kombu.message import Message
+
+from . import forks, keeper, limits, strategy, tickets
+from ._core import Delivery
+from .body import read
+from .ticket import MOST_CALLS
+
+if TYPE_CHECKING:
+    from .queue import VTRRQueue
+    from .requests import TicketRequest
+
+logger = logging.getLogger(__name__)
+
+# How much of its arguments an event and the log show, as Celery's producers have it.
+SHOWN = 1024
+
+_numbers = itertools.count(1)
+
+
+@dataclass(eq=False)
+class Turn:
+    """A ticket that has got a process, and what it takes."""
+
+    ticket: TicketRequest
+    owner: str
+    delivery: Delivery | None = None
+
+
+class Dispatch:
+    """One per worker. Everything here is called by its event loop, unless it says otherwise."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+        self.stopped = False
+        # Threads that ask Redis, so that the loop waits for none, and what they were answered.
+        self.askers: dict[VTRRQueue, Asker] = {}
+        self.answers: deque[Turn] = deque()
+        self.hub: Any = None
+        self.reader, self.writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self.writer.setblocking(False)
+        # Which of the tasks that it got the pool has not begun: until then a broker that reconnects may drop them there.
+        self.unbegun: set[TicketRequest] = set()
+        # Stands in for a signal of the pool that a process is free, where there is none: then one task at most waits in it.
+        self.gate = LaxBoundedSemaphore(1)
+
+    @property
+    def pool(self) -> Any:
+        """What runs tasks under limits."""
+        return Here(self.worker.pool) if limits.are_of_greenlets() else self.worker.pool
+
+    # Where a process is free.
+
+    @property
+    def counts(self) -> bool:
+        """Whether Celery itself counts free processes."""
+        return bool(self.worker.process_task == self.worker._process_task_sem)
+
+    @property
+    def slots(self) -> Any:
+        return self.worker.semaphore if self.counts else self.gate
+
+    def attach(self, hub: Any) -> None:
+        """The loop begins, or does so again after the connection to the broker was lost."""
+        self.hub = hub
+        hub.add_reader(self.reader, self.answered)
+        known = getattr(getattr(self.worker.pool, "_pool", None), "_cache", {})
+        for request in list(self.unbegun):
+            job = request._apply_result and request._apply_result()
+            if job is None or job._job not in known:
+                # The pool forgot it, and with it that a process was taken. If none has got it, its lease runs out.
+                self.unbegun.discard(request)
+                task_ready(request)
+                self.slots.release()
+
+    def enter(self, consumer: Any, request: TicketRequest) -> None:
+        """Stands in for what Celery does with a request of ours."""
+        request.vtrr_dispatch = self
+        if request.vtrr_kind == tickets.BOUND:
+            self.apply(request)
+        elif not limits.are_of_processes() or not limits.of_any(request.vtrr):
+            if limits.are_of_greenlets():
+                # Its greenlet is one of the pool's, and runs the task under its limit itself.
+                request._request_dict[tickets.BEGIN] = partial(self.begin, request)
+            consumer.on_task_request(request)
+        elif self.hub is None:
+            # A transport that blocks. So does the pool then, until a process is free.
+            self.take_here(request)
+        else:
+            self.slots.acquire(self.take, request)
+
+    # A ticket's turn.
+
+    def take(self, ticket: TicketRequest) -> None:
+        strategy.begun(ticket)
+        if self.stopped:
+            return
+        if ticket.revoked():
+            self.slots.release()
+            return
+        if ticket.vtrr not in self.askers:
+            self.askers[ticket.vtrr] = Asker(ticket.vtrr, self.answer)
+        self.askers[ticket.vtrr].ask(Turn(ticket, owner()))
+
+    def take_here(self, ticket: TicketRequest) -> None:
+        strategy.begun(ticket)
+        if not ticket.revoked():
+            turn = Turn(ticket, owner())
+            ask(turn)
+            self.deliver(turn)
+
+    def answer(self, turn: Turn) -> None:
+        """Called by the threads."""
+        self.answers.append(turn)
+        if self.stopped:
+            self.give_back()
+        with contextlib.suppress(OSError):  # full, or closed
+            self.writer.send(b".")
+
+    def answered(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.reader.recv(4096)
+        while self.answers:
+            self.deliver(self.answers.popleft())
+
+    def deliver(self, turn: Turn) -> None:
+        ticket, delivery = turn.ticket, turn.delivery
+        ticket.acknowledge()
+        if delivery is None:
+            self.end(ticket)
+            return
+        try:
+            own = self.limited(ticket, delivery)
+            if own is None:
+                # The ticket itself goes on with it.
+                self.hand_over(ticket, turn.owner, delivery)
+                return
+            self.begin(ticket, turn.owner, delivery, *own)
+        except Exception:
+            logger.exception("%s: %s could not be begun, it goes back", ticket.vtrr, delivery.id)
+            keeper.give_back(ticket.vtrr, turn.owner)
+            self.end(ticket)
+            return
+        self.again(ticket)
+
+    def limited(self, ticket: TicketRequest, delivery: Delivery) -> tuple[Any, dict[str, Any]] | None:
+        """The task and its payload, if it is under a limit; what cannot be run is for the ticket to say."""
+        try:
+            payload = read(delivery.payload)
+        except Exception:
+            return None
+        own = self.worker.app.tasks.get(payload["task_name"])
+        if own is None or not limits.apply_to(own, ticket.vtrr) or own.name not in self.worker.consumer.strategies:
+            return None
+        return own, payload
+
+    def begin(self, ticket: TicketRequest, owner: str, delivery: Delivery, own: Any, payload: dict[str, Any]) -> None:
+        """A message for one task of the queue. Its Celery id is the task's, so limits, revokes, states and results are
+        Celery's own."""
+        consumer = self.worker.consumer
+        message = message_of(ticket, owner, delivery, own, payload)
+        consumer.strategies[own.name](message, None, nothing, nothing, consumer.on_task_message)
+        if not message.is_given:
+            raise RuntimeError(f"the strategy of {own.name} did not pass it on")
+
+    def apply(self, request: TicketRequest) -> None:
+        """Gives the pool a task."""
+        request._message.is_given = True
+        self.unbegun.add(request)
+        try:
+            request.execute_using_pool(self.worker.pool)
+        except BaseException:
+            self.unbegun.discard(request)
+            task_ready(request)
+            raise
+
+    def hand_over(self, ticket: TicketRequest, owner: str, delivery: Delivery) -> None:
+        ticket.hold(owner, delivery)
+        self.unbegun.add(ticket)
+        try:
+            ticket.execute_using_pool(self.worker.pool)
+        except TaskRevokedError:
+            self.unbegun.discard(ticket)
+            keeper.give_back(ticket.vtrr, owner)
+            self.slots.release()
+
+    def again(self, ticket: TicketRequest) -> None:
+        """The ticket waits for the next process that is free: as a next one would, without the way through the broker."""
+        if self.hub is None:
+            task_ready(ticket)
+            ticket.vtrr._issuer.issue(ticket.task, 1)
+        elif not self.stopped:
+            strategy.received(ticket)
+            self.slots.acquire(self.take, ticket)
+
+    def end(self, ticket: TicketRequest) -> None:
+        task_ready(ticket)
+        self.slots.release()
+
+    # A task in the pool.
+
+    def begun(self, request: TicketRequest) -> None:
+        """A process has begun with it, or never will."""
+        if request in self.unbegun:
+            self.unbegun.discard(request)
+            if not self.counts:
+                self.gate.release()
+
+    # The end.
+
+    def stop(self) -> None:
+        self.stopped = True
+        for asker in self.askers.values():
+            asker.stop()
+        self.give_back()
+        if self.hub is not None:
+            self.hub.remove_reader(self.reader)
+        self.reader.close()
+        self.writer.close()
+
+    def give_back(self) -> None:
+        """What was handed out and has not got to the pool."""
+        while True:
+            try:
+                turn = self.answers.popleft()
+            except IndexError:
+                return
+            if turn.delivery is not None:
+                keeper.give_back(turn.ticket.vtrr, turn.owner).wait(keeper.WRITE_SECONDS)
+
+
+class Here:
+    """Stands in for the gevent pool: what it gets runs in this greenlet, which is one of that pool's."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+    def apply_async(self, target: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None, **options: Any) -> None:
+        from celery.concurrency import gevent
+        from greenlet import GreenletExit
+
+        killed = []
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return target(*args, **kwargs)
+            except GreenletExit as error:
+                killed.append(error)
+                return False, None, None
+
+        hard = timeout or self.pool.timeout
+        apply = gevent.apply_timeout if hard else gevent.apply_target
+        apply(run, args, kwargs, getpid=self.pool.getpid, timeout=hard, **options)
+        if killed:
+            raise killed[0]
+
+
+class Asker:
+    """Asks Redis for tasks of a queue, in a thread of its own."""
+
+    def __init__(self, vtrr: VTRRQueue, answer: Callable[[Turn], None]) -> None:
+        self.answer = answer
+        self.turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
+        threading.Thread(target=self.run, name=f"vtrr-ask-{vtrr.name}", daemon=True).start()
+
+    def ask(self, turn: Turn) -> None:
+        self.turns.put(turn)
+
+    def stop(self) -> None:
+        self.turns.put(None)
+
+    def run(self) -> None:
+        while (turn := self.turns.get()) is not None:
+            ask(turn)
+            self.answer(turn)
+
+
+def ask(turn: Turn) -> None:
+    """Takes the next task for a ticket, if any waits."""
+    vtrr = turn.ticket.vtrr
+    command = vtrr._core.dequeue
+    try:
+        for _ in range(MOST_CALLS):
+            with forks.quiet():
+                deliveries, _, _, more = vtrr._run(
+                    command(1, owner=turn.owner, lease=vtrr.lease, max_deliveries=vtrr.max_deliveries, settle=[])
+                )
+            if deliveries or not more:
+                turn.delivery = next(iter(deliveries), None)
+                return
+    except Exception as error:
+        logger.warning("%s: nothing could be dequeued, the sweep will try again: %r", vtrr, error)
+        # Only the reply may have been lost.
+        keeper.give_back(vtrr, turn.owner)
+
+
+class Own(Message):  # type: ignore[misc]
+    """A message for one task of the queue, which never was in a broker."""
+
+    is_given = False
+
+
+def message_of(ticket: TicketRequest, owner: str, delivery: Delivery, own: Any, payload: dict[str, Any]) -> Own:
+    of = ticket._message
+    message = Own(
+        body=of.body,
+        content_type=of.content_type,
+        content_encoding=of.content_encoding,
+        delivery_info={**of.delivery_info, "redelivered": delivery.losses > 0},
+        properties={**of.properties, "correlation_id": delivery.id, "reply_to": payload.get("reply_to")},
+        headers={
+            **of.headers,
+            "task": own.name,
+            "id": delivery.id,
+            "shadow": None,
+            "retries": payload["retries"],
+            "root_id": payload.get("root_id") or delivery.id,
+            "parent_id": payload.get("parent_id"),
+            "argsrepr": saferepr(payload["args"], SHOWN),
+            "kwargsrepr": saferepr(payload["kwargs"], SHOWN),
+            "ignore_result": own.ignore_result,
+            tickets.MARK: tickets.BOUND,
+            tickets.OWNER: owner,
+            tickets.DELIVERY: delivery,
+        },
+    )
+    # What the request shows. The body stays that of the ticket: the process that runs the task reads the delivery.
+    message._decoded_cache = (payload["args"], payload["kwargs"], {})
+    return message
+
+
+def owner() -> str:
+    return f"{keeper.nonce()}/d{next(_numbers)}"
+
+
+def nothing(*_: Any) -> None:
+    """A message that no broker knows is neither acknowledged nor rejected."""

@@ -1,4 +1,5 @@
-"""No-op tasks from call to end, with 4 prefork processes: ours, 0.1.0 and plain Celery, in one run, one after the other.
+"""No-op tasks from call to end, with 4 prefork processes: ours, 0.1.0 and plain Celery, in one run, one after the other; then
+ours and plain Celery with a time limit of each task.
 
 Usage: python benches/end_to_end.py [--tasks 4000] [--rounds 3] [--reference PYTHON_WITH_0_1_0]
 """
@@ -28,15 +29,19 @@ app = Celery("bench_app", broker=os.environ["BROKER"])
 app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False)
 done = os.open(os.environ["DONE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
+limits = {"time_limit": 600} if os.environ["LIMITED"] else {}
+
 if os.environ["KIND"] == "celery":
-    @app.task(bind=True)
+    @app.task(bind=True, **limits)
     def noop(self, n):
         os.write(done, b".")
 else:
     from vtrr_queue import VTRRQueue
     vtrr = VTRRQueue(redis_client=redis.from_url(os.environ["STORE"]), celery_app=app, name="bench", max_concurrency=4)
 
-    @vtrr.task
+    task = vtrr.task(**limits) if limits else vtrr.task
+
+    @task
     def noop(self, n):
         os.write(done, b".")
 
@@ -56,23 +61,22 @@ if __name__ == "__main__":
 
 
 class Side:
-    """One of the three, with a worker of its own."""
+    """One of them, with a worker of its own."""
 
-    def __init__(self, kind: str, python: str, server: RedisServer, folder: Path) -> None:
-        self.kind = kind
+    def __init__(self, number: int, kind: str, limited: str, python: str, server: RedisServer, folder: Path) -> None:
         self.python = python
-        self.done = folder / f"{kind}.done"
-        number = ["ours", "0.1.0", "celery"].index(kind)
+        self.done = folder / f"{number}.done"
         self.env = {
             **os.environ,
             "PYTHONPATH": str(folder),
             "KIND": kind,
+            "LIMITED": limited,
             "BROKER": server.url(3 * number),
             "STORE": server.url(3 * number + 1),
             "DONE": str(self.done),
         }
         self.folder = folder
-        log = folder / f"{kind}.log"
+        log = folder / f"{number}.log"
         words = [python, "-m", "celery", "-A", "bench_app", "worker", "-Q", "vtrr_queue", "-c", "4", "-l", "warning"]
         with log.open("wb") as out:
             self.worker = subprocess.Popen(
@@ -103,9 +107,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, RedisServer(Path(name)) as server:
         folder = Path(name)
         (folder / "bench_app.py").write_text(APP)
-        for kind, python in (("ours", sys.executable), ("0.1.0", options.reference), ("celery", sys.executable)):
+        sides = [("ours", ""), ("0.1.0", ""), ("celery", ""), ("ours", "limited"), ("celery", "limited")]
+        for number, (kind, limited) in enumerate(sides):
             took = []
-            side = Side(kind, python, server, folder)
+            python = options.reference if kind == "0.1.0" else sys.executable
+            side = Side(number, kind, limited, python, server, folder)
             try:
                 side.run(200)
                 for _ in range(options.rounds):
@@ -116,8 +122,9 @@ def main() -> None:
             calls = statistics.median(it[0] for it in took)
             whole = statistics.median(it[1] for it in took)
             rates = ", ".join(f"{options.tasks / it[1]:,.0f}" for it in took)
+            what = f"{kind} {limited}"
             print(
-                f"{kind:7} calls {options.tasks / calls:10,.0f}/s   tasks {options.tasks / whole:8,.0f}/s   ({rates})",
+                f"{what:14} calls {options.tasks / calls:10,.0f}/s   tasks {options.tasks / whole:8,.0f}/s   ({rates})",
                 flush=True,
             )
 

@@ -1,0 +1,255 @@
+"""Tasks under limits, which a worker's main process dequeues when a process is free: whatever happens then, each ends once, and
+all processes are busy again after it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery.exceptions import TimeLimitExceeded
+
+from bed import Bed, Worker, ends, starts
+from servers import RedisServer, wait_for
+from vtrr_queue import tickets
+
+TASKS = """
+@vtrr.task(time_limit=600)
+def quick(self, n=0):
+    note("start", self)
+    note("end", self, n=n)
+    return n
+
+@vtrr.task(time_limit=600)
+def gated(self, n=0):
+    note("start", self)
+    gates.blpop("gate:" + NAME, timeout=600)
+    note("end", self)
+
+@vtrr.task(time_limit=1)
+def hung(self):
+    note("start", self)
+    time.sleep(600)
+"""
+
+
+def open_gate(bed: Bed, times: int) -> None:
+    bed.store.rpush(f"gate:{bed.name}", *range(times))
+
+
+def check_all_busy(bed: Bed, app: ModuleType, processes: int) -> None:
+    """No process was lost to the count of free ones."""
+    results = app.gated.queue("all busy", [{} for _ in range(processes)])
+    wait_for(lambda: all(starts(bed, result.id) for result in results))
+    open_gate(bed, processes)
+    bed.drained()
+
+
+def check_once(bed: Bed, app: ModuleType, results: list[Any]) -> None:
+    bed.drained()
+    ended = Counter(ends(bed))
+    assert [ended[result.id] for result in results] == [1] * len(results)
+    assert app.vtrr.dead_letters() == []
+
+
+def children(worker: Worker) -> list[int]:
+    text = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def leased(bed: Bed) -> bool:
+    return bed.state()["leased"] == 1
+
+
+def lose_broker(bed: Bed, worker: Worker, server: RedisServer) -> None:
+    """Waits until a worker has connected again. One that kombu ends, as it does now and then where the broker goes, is started
+    again, as whoever runs it would do."""
+    connected = worker.log().count("Connected to redis")
+    server.stop()
+    server.start()
+    wait_for(lambda: worker.process.poll() is not None or worker.log().count("Connected to redis") > connected)
+    if worker.process.poll() is not None:
+        assert "Unrecoverable error" in worker.log()
+        bed.worker("prefork", 2)
+
+
+def test_inspect_active_shows_the_task_itself(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    worker = bed.worker("prefork", 1)
+    (result,) = app.gated.queue("u", [{"args": [7]}])
+    wait_for(lambda: starts(bed, result.id))
+    (active,) = next(iter(app.app.control.inspect(timeout=60, limit=1).active().values()))
+    shown = {key: active[key] for key in ("id", "name", "args", "kwargs")}
+    assert shown == {"id": result.id, "name": f"{bed.name}.gated", "args": [7], "kwargs": {}}
+    assert active["worker_pid"] in children(worker)
+    open_gate(bed, 1)
+    check_once(bed, app, [result])
+
+
+def test_autoscale_starts_processes_for_them(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    bed.worker("prefork", 1, "--autoscale", "3,1")
+    results = app.gated.queue("u", [{} for _ in range(9)])
+    wait_for(lambda: len(bed.events("start")) == 3)
+    open_gate(bed, 9)
+    check_once(bed, app, results)
+
+
+def test_a_process_ends_after_its_number_of_them(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    bed.worker("prefork", 2, "--max-tasks-per-child", "3")
+    results = app.quick.queue("u", [{} for _ in range(30)])
+    check_once(bed, app, results)
+    assert max(Counter(event["pid"] for event in bed.events("end")).values()) <= 3
+    check_all_busy(bed, app, 2)
+
+
+def test_a_hard_limit_and_all_processes_are_busy_again(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    bed.worker("prefork", 2)
+    hung = app.hung.queue("u", [{} for _ in range(3)])
+    quick = app.quick.queue("v", [{} for _ in range(10)])
+    for result in hung:
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=120)
+    bed.drained()
+    assert sorted(ends(bed)) == sorted(result.id for result in quick)
+    assert all(len(starts(bed, result.id)) == 1 for result in hung)
+    check_all_busy(bed, app, 2)
+
+
+def test_a_warm_shutdown_takes_no_more(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    first = bed.worker("prefork", 2)
+    results = app.gated.queue("u", [{} for _ in range(10)])
+    wait_for(lambda: len(bed.events("start")) == 2)
+    first.signal(signal.SIGTERM)
+    wait_for(lambda: "Warm shutdown" in first.log())
+    open_gate(bed, 2)
+    first.ended()
+    assert bed.state() == {"queued": 8, "leased": 0, "delayed": 0, "dead": 0}
+    bed.worker("prefork", 2)
+    open_gate(bed, 8)
+    check_once(bed, app, results)
+
+
+def test_a_cold_shutdown_gives_them_back(bed: Bed) -> None:
+    app = bed.load(TASKS)
+    first = bed.worker("prefork", 2)
+    results = app.gated.queue("u", [{} for _ in range(4)])
+    wait_for(lambda: len(bed.events("start")) == 2)
+    first.signal(signal.SIGQUIT)
+    first.ended()
+    wait_for(lambda: bed.state() == {"queued": 4, "leased": 0, "delayed": 0, "dead": 0})
+    bed.worker("prefork", 2)
+    open_gate(bed, 4)
+    check_once(bed, app, results)
+
+
+def test_a_process_that_is_killed_before_it_begins_is_not_the_tasks_fault(bed: Bed) -> None:
+    # One lost worker would make a dead letter of it.
+    app = bed.load(TASKS, max_deliveries=1)
+    worker = bed.worker("prefork", 1)
+    (warm,) = app.quick.queue("u", [{}])
+    bed.drained()
+    (child,) = children(worker)
+    os.kill(child, signal.SIGSTOP)
+    (result,) = app.quick.queue("u", [{}])
+    wait_for(lambda: leased(bed))
+    assert not starts(bed, result.id)
+    os.kill(child, signal.SIGKILL)
+    check_once(bed, app, [warm, result])
+    check_all_busy(bed, app, 1)
+
+
+def test_a_broker_that_reconnects_costs_no_process(bed: Bed, server: RedisServer) -> None:
+    """Celery forgets what its pool has not begun then, and that a process was taken for it."""
+    bed.broker = server.url(0)
+    app = bed.load(TASKS, lease=4, sweep_interval=1)
+    worker = bed.worker("prefork", 2)
+    (warm,) = app.quick.queue("u", [{}])
+    bed.drained()
+    paused = children(worker)
+    for child in paused:
+        os.kill(child, signal.SIGSTOP)
+    results = app.quick.queue("u", [{} for _ in range(2)])
+    wait_for(lambda: bed.state()["leased"] == 2)
+    lose_broker(bed, worker, server)
+    for child in paused:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
+    bed.drained()
+    assert {event["id"] for event in bed.events("end")} == {warm.id, *(result.id for result in results)}
+    check_all_busy(bed, app, 2)
+
+
+def test_a_broker_that_reconnects_while_they_run(bed: Bed, server: RedisServer) -> None:
+    bed.broker = server.url(0)
+    app = bed.load(TASKS, sweep_interval=1)
+    worker = bed.worker("prefork", 2)
+    results = app.gated.queue("u", [{} for _ in range(6)])
+    wait_for(lambda: len(bed.events("start")) == 2)
+    lose_broker(bed, worker, server)
+    open_gate(bed, 6)
+    check_once(bed, app, results)
+    check_all_busy(bed, app, 2)
+
+
+def test_a_redis_that_hangs_does_not_stop_the_event_loop(redis_server: RedisServer, server: RedisServer, tmp_path: Path) -> None:
+    with Bed(server, tmp_path, "hanging") as bed:
+        bed.broker, bed.backend = redis_server.url(0), redis_server.url(1)
+        app = bed.load(TASKS, sweep_interval=1)
+        bed.worker("prefork", 2)
+        results = app.quick.queue("u", [{} for _ in range(20)])
+        bed.drained()
+        with server.hanging():
+            # More than the worker has processes: each of them makes it ask.
+            for _ in range(6):
+                app.app.send_task(
+                    f"{bed.name}.quick",
+                    queue=bed.celery_queue,
+                    headers={"vtrr": "ticket"},
+                    shadow="vtrr.ticket",
+                    ignore_result=True,
+                )
+            for _ in range(20):
+                # Each of them would wait for as long as Redis hangs.
+                assert app.app.control.ping(timeout=30, limit=1)
+                threading.Event().wait(1)
+        results += app.quick.queue("u", [{} for _ in range(20)])
+        check_once(bed, app, results)
+        check_all_busy(bed, app, 2)
+
+
+def ahead_of_a_newcomer(bed: Bed, app: ModuleType) -> int:
+    """With one process: how many of A's start between B's `.queue()` and B's start."""
+    app.gated.queue("a", [{} for _ in range(8)])
+    wait_for(lambda: len(bed.events("start")) == 1)
+    (newcomer,) = app.gated.queue("b", [{}])
+    open_gate(bed, 9)
+    bed.drained()
+    return [event["id"] for event in bed.events("start")].index(newcomer.id) - 1
+
+
+def test_where_celery_counts_no_free_processes_one_task_waits_in_the_pool(bed: Bed) -> None:
+    app = bed.load(TASKS, conf={"worker_pool_putlocks": False})
+    bed.worker("prefork", 1)
+    assert ahead_of_a_newcomer(bed, app) <= 3
+    check_all_busy(bed, app, 1)
+
+
+def test_where_the_transport_blocks_one_task_waits_for_a_process(bed: Bed) -> None:
+    folder = bed.folder / "messages"
+    folder.mkdir()
+    options = {"data_folder_in": str(folder), "data_folder_out": str(folder), "control_folder": str(bed.folder / "control")}
+    bed.broker = "filesystem://"
+    app = bed.load(TASKS, conf={"broker_transport_options": options}, sweep_interval=1)
+    bed.worker("prefork", 1)
+    assert ahead_of_a_newcomer(bed, app) <= 3
+    check_all_busy(bed, app, 1)

@@ -73,9 +73,12 @@ def lose_broker(bed: Bed, worker: Worker, server: RedisServer) -> None:
     connected = worker.log().count("Connected to redis")
     server.stop()
     server.start()
-    wait_for(lambda: worker.process.poll() is not None or worker.log().count("Connected to redis") > connected)
-    if worker.process.poll() is not None:
-        assert "Unrecoverable error" in worker.log()
+
+    def ends() -> bool:
+        return "Unrecoverable error" in worker.log()
+
+    wait_for(lambda: ends() or worker.log().count("Connected to redis") > connected)
+    if ends():
         bed.worker("prefork", 2)
 
 

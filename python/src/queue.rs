@@ -191,12 +191,6 @@ impl Queue {
         Ok(self.command(py, self.queue.fail_owner(or_raise(py, Owner::new(owner))?, cause, error)))
     }
 
-    fn claim(&self, py: Python<'_>, id: String, token: String, owner: String, lease: f64) -> PyResult<Command> {
-        let (id, token, owner) =
-            (or_raise(py, TaskId::new(id))?, or_raise(py, Token::new(token))?, or_raise(py, Owner::new(owner))?);
-        Ok(self.command(py, or_raise(py, self.queue.claim(id, token, owner, seconds(py, "lease", lease)?))?))
-    }
-
     fn extend_owner(&self, py: Python<'_>, owner: String, lease: f64) -> PyResult<Command> {
         let owner = or_raise(py, Owner::new(owner))?;
         Ok(self.command(py, or_raise(py, self.queue.extend_owner(owner, seconds(py, "lease", lease)?))?))

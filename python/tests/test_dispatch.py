@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from bed import Bed, Worker, ends, starts
+from proxy import Proxy
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
 
@@ -67,19 +69,18 @@ def leased(bed: Bed) -> bool:
     return bed.state()["leased"] == 1
 
 
-def lose_broker(bed: Bed, worker: Worker, server: RedisServer) -> None:
-    """Waits until a worker has connected again. One that kombu ends, as it does now and then where the broker goes, is started
-    again, as whoever runs it would do."""
+@pytest.fixture
+def proxy(redis_server: RedisServer, bed: Bed) -> Iterator[Proxy]:
+    """The way to the broker."""
+    with Proxy(redis_server.port) as proxy:
+        bed.broker = f"redis://127.0.0.1:{proxy.port}/0"
+        yield proxy
+
+
+def reconnect(worker: Worker, proxy: Proxy) -> None:
     connected = worker.log().count("Connected to redis")
-    server.stop()
-    server.start()
-
-    def ends() -> bool:
-        return "Unrecoverable error" in worker.log()
-
-    wait_for(lambda: ends() or worker.log().count("Connected to redis") > connected)
-    if ends():
-        bed.worker("prefork", 2)
+    proxy.break_all()
+    wait_for(lambda: worker.log().count("Connected to redis") > connected)
 
 
 def test_inspect_active_shows_the_task_itself(bed: Bed) -> None:
@@ -171,9 +172,8 @@ def test_a_process_that_is_killed_before_it_begins_is_not_the_tasks_fault(bed: B
     check_all_busy(bed, app, 1)
 
 
-def test_a_broker_that_reconnects_costs_no_process(bed: Bed, server: RedisServer) -> None:
+def test_a_broker_that_reconnects_costs_no_process(bed: Bed, proxy: Proxy) -> None:
     """Celery forgets what its pool has not begun then, and that a process was taken for it."""
-    bed.broker = server.url(0)
     app = bed.load(TASKS, lease=4, sweep_interval=1)
     worker = bed.worker("prefork", 2)
     (warm,) = app.quick.queue("u", [{}])
@@ -182,8 +182,8 @@ def test_a_broker_that_reconnects_costs_no_process(bed: Bed, server: RedisServer
     for child in paused:
         os.kill(child, signal.SIGSTOP)
     results = app.quick.queue("u", [{} for _ in range(2)])
-    wait_for(lambda: bed.state()["leased"] == 2)
-    lose_broker(bed, worker, server)
+    wait_for(lambda: all(f"quick[{result.id}] received" in worker.log() for result in results))
+    reconnect(worker, proxy)
     for child in paused:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGCONT)
@@ -192,13 +192,12 @@ def test_a_broker_that_reconnects_costs_no_process(bed: Bed, server: RedisServer
     check_all_busy(bed, app, 2)
 
 
-def test_a_broker_that_reconnects_while_they_run(bed: Bed, server: RedisServer) -> None:
-    bed.broker = server.url(0)
+def test_a_broker_that_reconnects_while_they_run(bed: Bed, proxy: Proxy) -> None:
     app = bed.load(TASKS, sweep_interval=1)
     worker = bed.worker("prefork", 2)
     results = app.gated.queue("u", [{} for _ in range(6)])
     wait_for(lambda: len(bed.events("start")) == 2)
-    lose_broker(bed, worker, server)
+    reconnect(worker, proxy)
     open_gate(bed, 6)
     check_once(bed, app, results)
     check_all_busy(bed, app, 2)
@@ -214,13 +213,7 @@ def test_a_redis_that_hangs_does_not_stop_the_event_loop(redis_server: RedisServ
         with server.hanging():
             # More than the worker has processes: each of them makes it ask.
             for _ in range(6):
-                app.app.send_task(
-                    f"{bed.name}.quick",
-                    queue=bed.celery_queue,
-                    headers={"vtrr": "ticket"},
-                    shadow="vtrr.ticket",
-                    ignore_result=True,
-                )
+                tickets.publish(app.quick)
             for _ in range(20):
                 # Each of them would wait for as long as Redis hangs.
                 assert app.app.control.ping(timeout=30, limit=1)

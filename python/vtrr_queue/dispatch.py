@@ -60,10 +60,10 @@ class Dispatch:
         self.reader, self.writer = socket.socketpair()
         self.reader.setblocking(False)
         self.writer.setblocking(False)
-        # Which of the tasks that it got the pool has not begun: until then a broker that reconnects may drop them there.
-        self.unbegun: set[TicketRequest] = set()
-        # Stands in for a signal of the pool that a process is free, where there is none: then one task at most waits in it.
+        # Stands in for a signal of the pool that a process is free, where there is none: one task at most waits in the pool, and
+        # which that is.
         self.gate = LaxBoundedSemaphore(1)
+        self.unbegun: set[TicketRequest] = set()
 
     @property
     def pool(self) -> Any:
@@ -85,14 +85,9 @@ class Dispatch:
         """The loop begins, or does so again after the connection to the broker was lost."""
         self.hub = hub
         hub.add_reader(self.reader, self.answered)
-        known = getattr(getattr(self.worker.pool, "_pool", None), "_cache", {})
-        for request in list(self.unbegun):
-            job = request._apply_result and request._apply_result()
-            if job is None or job._job not in known:
-                # The pool forgot it, and with it that a process was taken. If none has got it, its lease runs out.
-                self.unbegun.discard(request)
-                task_ready(request)
-                self.slots.release()
+        # Celery forgets what its pool has not begun, and counts all processes as free; so do we.
+        self.unbegun.clear()
+        self.gate.clear()
 
     def enter(self, consumer: Any, request: TicketRequest) -> None:
         """Stands in for what Celery does with a request of ours."""
@@ -146,7 +141,11 @@ class Dispatch:
 
     def deliver(self, turn: Turn) -> None:
         ticket, delivery = turn.ticket, turn.delivery
-        ticket.acknowledge()
+        try:
+            ticket.acknowledge()
+        except Exception as error:
+            # The loop will see that the connection is lost. If the ticket comes again, it is one more.
+            logger.debug("%s: %s is not acknowledged: %r", ticket.vtrr, ticket.id, error)
         if delivery is None:
             self.end(ticket)
             return

@@ -10,6 +10,7 @@ import pytest
 
 from bed import Bed
 from postgres import Postgres
+from rabbitmq import RabbitMQ
 from servers import RedisServer
 
 _numbers = itertools.count(1)
@@ -27,6 +28,12 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     folder = tmp_path / "own"
     folder.mkdir()
     with RedisServer(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
 
 

@@ -22,6 +22,8 @@ SHORT = [
     "test_pools",
     "test_items",
     "test_limits",
+    "test_newcomers",
+    "test_dispatch",
     "test_rates",
     "test_flood",
     "test_consumers",

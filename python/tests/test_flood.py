@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from bed import GATED, WORK, Bed, ends, waiting_tickets
-from rabbitmq import RabbitMQ
 from servers import wait_for
 from vtrr_queue import tickets
 
 MOST = 4
 
 
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq")) as server:
-        yield server
-
-
-def load(bed: Bed, **options: Any) -> ModuleType:
+def load(bed: Bed, conf: dict[str, Any] | None = None, **options: Any) -> ModuleType:
     options.setdefault("sweep_interval", 0.5)
-    return bed.load(WORK + GATED, conf={"worker_prefetch_multiplier": 0}, max_concurrency=MOST, **options)
+    conf = {"worker_prefetch_multiplier": 0, **(conf or {})}
+    return bed.load(WORK + GATED, conf=conf, max_concurrency=MOST, **options)
 
 
 def held(app: ModuleType) -> int:
@@ -137,3 +131,18 @@ def test_the_sweep_stops_sending_where_nothing_moves(bed: Bed) -> None:
     wait_for(quiet, every=2.0)
     bed.store.rpush(f"gate:{bed.name}", 1)
     bed.drained()
+
+
+def test_a_worker_holds_few_tickets_where_tasks_are_under_limits(bed: Bed) -> None:
+    """There each ticket is worth as many tasks as there are, and others come all the time."""
+    app = load(bed, conf={"task_time_limit": 600}, sweep_interval=0.2)
+    bed.worker("prefork", 2)
+    app.work.queue("u", [{"kwargs": {"seconds": 0.01}} for _ in range(1000)])
+    held_at_once = []
+    while app.vtrr.stats().queued:
+        turns(app, 5)
+        held_at_once.append(held(app))
+    # Beside those that wait for a process, two may be asking for a task, and two tasks may be on their way.
+    assert max(held_at_once) <= 4 * 2 + 4
+    bed.drained()
+    assert len(ends(bed)) == 1000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bed import Bed
+from rabbitmq import RabbitMQ
 from servers import wait_for
 
 # What Celery lets limit a task, and nothing at all.
@@ -61,6 +62,14 @@ def ahead(bed: Bed, app: ModuleType, processes: int) -> int:
 def test_a_newcomer_waits_no_longer_where_tasks_are_under_limits(bed: Bed, whose: str, processes: int) -> None:
     app, options = load(bed, whose)
     bed.worker("prefork", processes, *options)
+    assert ahead(bed, app, processes) <= MOST_AHEAD
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_newcomer_waits_no_longer_with_rabbitmq(bed: Bed, rabbitmq: RabbitMQ, processes: int) -> None:
+    bed.broker = rabbitmq.url
+    app, _ = load(bed, "the task")
+    bed.worker("prefork", processes)
     assert ahead(bed, app, processes) <= MOST_AHEAD
 
 

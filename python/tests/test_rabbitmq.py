@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError
@@ -30,12 +28,6 @@ def limited(self, n):
 def kills(self):
     os.kill(os.getpid(), 9)
 """
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq")) as server:
-        yield server
 
 
 def test_tasks_run_with_retries_and_limits(bed: Bed, rabbitmq: RabbitMQ) -> None:

@@ -24,6 +24,7 @@ from kombu.message import Message
 from . import forks, keeper, limits, strategy, tickets
 from ._core import Delivery
 from .body import read
+from .run import KEPT
 from .ticket import MOST_CALLS
 
 if TYPE_CHECKING:
@@ -332,10 +333,10 @@ def message_of(ticket: TicketRequest, owner: str, delivery: Delivery, own: Any, 
         delivery_info={**of.delivery_info, "redelivered": delivery.losses > 0},
         properties={**of.properties, "correlation_id": delivery.id, "reply_to": payload.get("reply_to")},
         headers={
-            **of.headers,
+            # Others are those of whoever queued when the ticket was sent.
+            **{key: of.headers[key] for key in KEPT if key in of.headers},
             "task": own.name,
             "id": delivery.id,
-            "shadow": None,
             "retries": payload["retries"],
             "root_id": payload.get("root_id") or delivery.id,
             "parent_id": payload.get("parent_id"),

@@ -16,15 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import TaskRevokedError
-from celery.utils.saferepr import saferepr
 from celery.worker.state import task_ready
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
-from kombu.message import Message
 
 from . import forks, keeper, limits, strategy, tickets
 from ._core import Delivery
 from .body import read
-from .run import KEPT
+from .bound import Here, message_of, nothing
 from .ticket import MOST_CALLS
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from .requests import TicketRequest
 
 logger = logging.getLogger(__name__)
-
-# How much of its arguments an event and the log show, as Celery's producers have it.
-SHOWN = 1024
 
 _numbers = itertools.count(1)
 
@@ -250,35 +245,6 @@ class Dispatch:
                 keeper.give_back(turn.ticket.vtrr, turn.owner).wait(keeper.WRITE_SECONDS)
 
 
-class Here:
-    """Stands in for the gevent pool: what it gets runs in this greenlet, which is one of that pool's."""
-
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.pool, name)
-
-    def apply_async(self, target: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None, **options: Any) -> None:
-        from celery.concurrency import gevent
-        from greenlet import GreenletExit
-
-        killed = []
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return target(*args, **kwargs)
-            except GreenletExit as error:
-                killed.append(error)
-                return False, None, None
-
-        hard = timeout or self.pool.timeout
-        apply = gevent.apply_timeout if hard else gevent.apply_target
-        apply(run, args, kwargs, getpid=self.pool.getpid, timeout=hard, **options)
-        if killed:
-            raise killed[0]
-
-
 class Asker:
     """Asks Redis for tasks of a queue, in a thread of its own."""
 
@@ -318,44 +284,5 @@ def ask(turn: Turn) -> None:
         keeper.give_back(vtrr, turn.owner)
 
 
-class Own(Message):  # type: ignore[misc]
-    """A message for one task of the queue, which never was in a broker."""
-
-    is_given = False
-
-
-def message_of(ticket: TicketRequest, owner: str, delivery: Delivery, own: Any, payload: dict[str, Any]) -> Own:
-    of = ticket._message
-    message = Own(
-        body=of.body,
-        content_type=of.content_type,
-        content_encoding=of.content_encoding,
-        delivery_info={**of.delivery_info, "redelivered": delivery.losses > 0},
-        properties={**of.properties, "correlation_id": delivery.id, "reply_to": payload.get("reply_to")},
-        headers={
-            # Others are those of whoever queued when the ticket was sent.
-            **{key: of.headers[key] for key in KEPT if key in of.headers},
-            "task": own.name,
-            "id": delivery.id,
-            "retries": payload["retries"],
-            "root_id": payload.get("root_id") or delivery.id,
-            "parent_id": payload.get("parent_id"),
-            "argsrepr": saferepr(payload["args"], SHOWN),
-            "kwargsrepr": saferepr(payload["kwargs"], SHOWN),
-            "ignore_result": own.ignore_result,
-            tickets.MARK: tickets.BOUND,
-            tickets.OWNER: owner,
-            tickets.DELIVERY: delivery,
-        },
-    )
-    # What the request shows. The body stays that of the ticket: the process that runs the task reads the delivery.
-    message._decoded_cache = (payload["args"], payload["kwargs"], {})
-    return message
-
-
 def owner() -> str:
     return f"{keeper.nonce()}/d{next(_numbers)}"
-
-
-def nothing(*_: Any) -> None:
-    """A message that no broker knows is neither acknowledged nor rejected."""

@@ -109,7 +109,12 @@ def is_timeout(error: BaseException, task: Any) -> bool:
     return kind is not None and isinstance(error, kind) and are_of_greenlets() and of_task(task)
 
 
+def greenlet_exit() -> type[BaseException]:
+    """What is raised in a greenlet that is killed."""
+    kind: type[BaseException] = getattr(sys.modules.get("greenlet"), "GreenletExit", WorkerTerminate)
+    return kind
+
+
 def is_stop(error: BaseException) -> bool:
     """Whether it is how a worker is stopped, rather than something that a task has raised."""
-    killed = getattr(sys.modules.get("greenlet"), "GreenletExit", WorkerTerminate)
-    return isinstance(error, (WorkerShutdown, WorkerTerminate, KeyboardInterrupt, killed))
+    return isinstance(error, (WorkerShutdown, WorkerTerminate, KeyboardInterrupt, greenlet_exit()))

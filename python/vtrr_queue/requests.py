@@ -34,6 +34,8 @@ class TicketRequest:
         task: Any
         time_start: float | None
         _request_dict: dict[str, Any]
+        _message: Any
+        execute_using_pool: Any
         acknowledge: Any
         _already_revoked: bool
         _already_cancelled: bool

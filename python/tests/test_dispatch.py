@@ -223,6 +223,16 @@ def test_a_redis_that_hangs_does_not_stop_the_event_loop(redis_server: RedisServ
         check_all_busy(bed, app, 2)
 
 
+def test_a_message_that_says_it_is_bound_to_a_task_is_none(bed: Bed) -> None:
+    """An older worker may have left one in the broker."""
+    app = bed.load(TASKS)
+    tickets.publish(app.quick, task_id="old", headers={"vtrr": "bound", "vtrr_token": "1-1", "vtrr_delivery": "nothing"})
+    bed.worker("prefork", 1)
+    (result,) = app.quick.queue("u", [{}])
+    check_once(bed, app, [result])
+    check_all_busy(bed, app, 1)
+
+
 def ahead_of_a_newcomer(bed: Bed, app: ModuleType) -> int:
     """With one process: how many of A's start between B's `.queue()` and B's start."""
     app.gated.queue("a", [{} for _ in range(8)])

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from . import tickets
+from ._core import Delivery
 from .legacy import run_legacy
 from .ticket import Ticket
 from .tracing import fits, tracer_of
@@ -24,7 +25,8 @@ def kind_of(task: VTRRTask[Any, Any], request: dict[str, Any], args: Any, kwargs
         is_call = fits(task, (), kwargs) if mark == tickets.CALL else mark is None and names(task, kwargs)
         if not is_call:
             return LEGACY if kwargs.get("task_payload") else tickets.TICKET
-    if mark in (tickets.TICKET, tickets.BOUND, tickets.CALL):
+    # Only the main process makes messages that are bound to a task; none comes from a broker.
+    if mark in (tickets.TICKET, tickets.CALL) or (mark == tickets.BOUND and isinstance(request.get(tickets.DELIVERY), Delivery)):
         return str(mark)
     if args or kwargs:
         return tickets.CALL

@@ -78,8 +78,8 @@ class Here:
                 killed.append(error)
                 return False, None, None
 
-        hard = timeout or self.pool.timeout
-        apply = gevent.apply_timeout if hard else gevent.apply_target
-        apply(run, args, kwargs, getpid=self.pool.getpid, timeout=hard, **options)
+        # By which a greenlet is found to be killed; older Celery does not.
+        own = {"getpid": self.pool.getpid} if hasattr(self.pool, "getpid") else {}
+        gevent.apply_timeout(run, args, kwargs, timeout=timeout or self.pool.timeout, **own, **options)
         if killed:
             raise killed[0]

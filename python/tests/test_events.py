@@ -24,7 +24,7 @@ def again(self):
     return "in the end"
 
 @vtrr.task(soft_time_limit=30)
-def limited(self):
+def limited(self, n):
     return "limited"
 """
 
@@ -64,7 +64,7 @@ def test_flower_sees_each_task_if_asked_to(bed: Bed) -> None:
     fine = app.fine.queue("a", [{"args": [n]} for n in range(20)])
     (wrong,) = app.wrong.queue("b", [{}])
     (again,) = app.again.queue("c", [{}])
-    (limited,) = app.limited.queue("d", [{}])
+    (limited,) = app.limited.queue("d", [{"args": [5]}])
     bed.drained()
     once = ["task-received", "task-started"]
     wait_for(lambda: all(camera.of(it.id) == [*once, "task-succeeded"] for it in fine))
@@ -76,6 +76,7 @@ def test_flower_sees_each_task_if_asked_to(bed: Bed) -> None:
     task = camera.state.tasks[fine[7].id]
     assert (task.name, task.args, task.result, task.state) == (app.fine.name, "[7]", "7", "SUCCESS")
     assert task.runtime is not None
+    assert camera.state.tasks[limited.id].args == "[5]"
     assert task.worker.hostname.startswith(f"{bed.name}-1@")
     assert "as told" in camera.state.tasks[wrong.id].exception
     assert "raise ValueError" in camera.state.tasks[wrong.id].traceback

@@ -34,6 +34,10 @@ def gated(self, n=0):
     gates.blpop("gate:" + NAME, timeout=600)
     note("end", self)
 
+@vtrr.task
+def free(self):
+    note("end", self)
+
 @vtrr.task(time_limit=1)
 def hung(self):
     note("start", self)
@@ -126,6 +130,22 @@ def test_a_hard_limit_and_all_processes_are_busy_again(bed: Bed) -> None:
     assert sorted(ends(bed)) == sorted(result.id for result in quick)
     assert all(len(starts(bed, result.id)) == 1 for result in hung)
     check_all_busy(bed, app, 2)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_hard_limit_ends_its_task_alone_whatever_was_taken_with_it(bed: Bed, pool: str) -> None:
+    # In gevent before what was taken with it is given back, which is after 50 ms.
+    limit = "0.01" if pool == "gevent" else "1"
+    app = bed.load(TASKS.replace("time_limit=1)", f"time_limit={limit})"), sweep_interval=1)
+    before = app.free.queue("u", [{} for _ in range(60)])
+    (hung,) = app.hung.queue("u", [{}])
+    after = app.free.queue("u", [{} for _ in range(60)])
+    bed.worker(pool, 1)
+    with pytest.raises(TimeLimitExceeded):
+        hung.get(timeout=120)
+    bed.drained()
+    assert sorted(ends(bed)) == sorted(result.id for result in before + after)
+    assert [letter.id for letter in app.vtrr.dead_letters()] == [hung.id]
 
 
 def test_a_warm_shutdown_takes_no_more(bed: Bed) -> None:

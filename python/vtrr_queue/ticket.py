@@ -152,7 +152,8 @@ class Ticket:
         """A task under a time limit runs in a message of its own. A greenlet of the main process can give it one. A process
         of the pool cannot: the task goes back, and the ticket ends, so that the main process takes it next."""
         begin = self.request.get(tickets.BEGIN)
-        if begin is not None:
+        # What is in hand besides is of the same owner, and would share the task's fate.
+        if begin is not None and self.hand.put_back():
             begin(self.owner, delivery, own, payload)
             return
         self.hand.end((delivery.id, delivery.token, "release", 0.0, None))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from bed import Bed, Worker, ends, starts
+from bed import Bed, Worker, ends, letter_of, starts
 from proxy import Proxy
 from servers import RedisServer, wait_for
 from vtrr_queue import tickets
@@ -146,6 +146,22 @@ def test_a_hard_limit_ends_its_task_alone_whatever_was_taken_with_it(bed: Bed, p
     bed.drained()
     assert sorted(ends(bed)) == sorted(result.id for result in before + after)
     assert [letter.id for letter in app.vtrr.dead_letters()] == [hung.id]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_revoke_with_terminate_ends_it_for_good(bed: Bed, pool: str) -> None:
+    app = bed.load(TASKS.replace("gates.blpop", "while not gates.lpop").replace(", timeout=600)", "): time.sleep(0.01)"))
+    bed.worker(pool, 2)
+    gated, other = app.gated.queue("u", [{}, {}])
+    wait_for(lambda: starts(bed, gated.id) and starts(bed, other.id))
+    gated.revoke(terminate=True)
+    wait_for(lambda: gated.state == "REVOKED")
+    if pool == "prefork":
+        letter = wait_for(lambda: letter_of(app, gated.id))
+        assert (letter.cause, letter.error) == ("revoked", "revoked: terminated")
+    open_gate(bed, 1)
+    bed.drained()
+    assert (ends(bed), len(starts(bed, gated.id))) == ([other.id], 1)
 
 
 def test_a_warm_shutdown_takes_no_more(bed: Bed) -> None:

@@ -10,7 +10,7 @@ use vtrr_queue::worker::BoxError;
 pub(crate) enum Mutant {
     /// A settle is done whoever holds the task.
     SkipAckCheck,
-    /// A task that ends stays counted among those of its partition that run.
+    /// A task that ends stays counted among those of its partition that run, and no sweep mends that.
     ForgetRunning,
     /// A retry that is due is not placed.
     DropDueRetry,
@@ -30,15 +30,18 @@ impl Mutant {
     }
 
     /// What stands in the scripts, and what it becomes.
-    fn change(self) -> (&'static str, &'static str) {
+    fn changes(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::SkipAckCheck => ("if theirs ~= token then return 2 end", ""),
-            Self::ForgetRunning => ("running.new[partition] = n > 0 and n or false", ""),
-            Self::FreeReturns => ("local paid = how ~= 'ran'", "local paid = true"),
-            Self::DropDueRetry => (
+            Self::SkipAckCheck => &[("if theirs ~= token then return 2 end", "")],
+            Self::ForgetRunning => &[
+                ("running.new[partition] = n > 0 and n or false", ""),
+                ("if tonumber(counted[i + 1]) ~= n then put(plan.running, counted[i], n) end", ""),
+            ],
+            Self::FreeReturns => &[("local paid = how ~= 'ran'", "local paid = true")],
+            Self::DropDueRetry => &[(
                 "if h and SET_OF[h.place] == 'delayed' then",
                 "if h and h.place == 'r' then put(plan.held, id, nil) elseif h and SET_OF[h.place] == 'delayed' then",
-            ),
+            )],
         }
     }
 
@@ -46,12 +49,10 @@ impl Mutant {
     pub(crate) fn of(self, script: Script) -> Script {
         static CHANGED: OnceLock<Mutex<HashMap<&'static str, &'static str>>> = OnceLock::new();
         let changed = CHANGED.get_or_init(Mutex::default);
-        let (from, to) = self.change();
-        let source = *changed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(script.name)
-            .or_insert_with(|| script.source.replace(from, to).leak());
+        let source = *changed.lock().unwrap_or_else(PoisonError::into_inner).entry(script.name).or_insert_with(|| {
+            let changes = self.changes().iter();
+            changes.fold(script.source.to_owned(), |source, (from, to)| source.replace(from, to)).leak()
+        });
         Script { source, ..script }
     }
 }

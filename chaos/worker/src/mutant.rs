@@ -48,8 +48,8 @@ impl Mutant {
     /// The script as this build has it.
     pub(crate) fn of(self, script: Script) -> Script {
         static CHANGED: OnceLock<Mutex<HashMap<&'static str, &'static str>>> = OnceLock::new();
-        let changed = CHANGED.get_or_init(Mutex::default);
-        let source = *changed.lock().unwrap_or_else(PoisonError::into_inner).entry(script.name).or_insert_with(|| {
+        let all = CHANGED.get_or_init(Mutex::default);
+        let source = *all.lock().unwrap_or_else(PoisonError::into_inner).entry(script.name).or_insert_with(|| {
             let changes = self.changes().iter();
             changes.fold(script.source.to_owned(), |source, (from, to)| source.replace(from, to)).leak()
         });

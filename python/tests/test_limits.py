@@ -257,3 +257,38 @@ def test_what_other_pools_enforce(bed: Bed, pool: str) -> None:
         assert hard.get(timeout=120) == "went on"
         assert other.get(timeout=120) == "quick"
     bed.drained()
+
+
+# Celery's tracer fails before it has begun with a task, as where a signal comes at that moment.
+TRACER = """
+from celery.app import trace
+from celery.exceptions import SoftTimeLimitExceeded
+
+context = trace.Context
+
+def failing(*args, **kwargs):
+    if gates.lpop("fail:" + NAME):
+        raise {error}()
+    return context(*args, **kwargs)
+
+trace.Context = failing
+
+@vtrr.task{limits}
+def free(self):
+    note("end", self)
+    return "ran"
+"""
+
+
+@pytest.mark.parametrize("error", ["SoftTimeLimitExceeded", "OSError"])
+@pytest.mark.parametrize("limits", ["", "(soft_time_limit=60)"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_that_celery_fails_to_begin_with_is_not_lost(bed: Bed, pool: str, limits: str, error: str) -> None:
+    app = bed.load(TRACER.format(error=error, limits=limits), sweep_interval=1)
+    bed.store.rpush(f"fail:{bed.name}", 1)
+    bed.worker(pool, 1)
+    (result,) = app.free.queue("u", [{}])
+    assert result.get(timeout=120) == "ran"
+    bed.drained()
+    assert [event["id"] for event in bed.events("end")] == [result.id]
+    assert bed.store.llen(f"fail:{bed.name}") == 0

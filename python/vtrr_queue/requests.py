@@ -8,13 +8,12 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.state import task_ready
 
 from . import connections, keeper, limits, strategy, tickets
 from .messages import kind_of
-from .run import in_words, storable
+from .run import in_words, storable, unwrapped
 
 if TYPE_CHECKING:
     from ._core import Delivery
@@ -199,14 +198,6 @@ class TicketRequest:
                 keeper.fail(self, "revoked", "revoked: terminated")
             else:
                 keeper.cancel(self)
-
-
-def unwrapped(exc_info: Any) -> BaseException | None:
-    """The exception itself: billiard 4 wraps it."""
-    error = exc_info.exception if isinstance(exc_info, ExceptionInfo) else exc_info
-    error = getattr(error, "exception", error)
-    inner: BaseException | None = getattr(error, "exc", None) or error
-    return inner
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from billiard.einfo import ExceptionInfo
 from celery import states
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
@@ -89,6 +90,8 @@ class Run:
             raise
         except Exception as error:
             return self.retried() or self.escaped(error)
+        if (unbegun := failed_to_begin(self.result)) is not None:
+            raise unbegun
         if self.shown:
             events.ended(self.own, self.request, self.result)
         info = self.result.info
@@ -156,6 +159,21 @@ class Run:
         payload = self.payload
         body = again(self.own, payload, payload["retries"], payload["args"], payload["kwargs"], **{WAITED: waited + delay})
         return self.end("retry", delay, body)
+
+
+def failed_to_begin(result: Any) -> BaseException | None:
+    """Why Celery's tracer has not begun with a task. To Celery, that is no failure: it would drop the task."""
+    if result.info is None and result.retstr is None and isinstance(result.retval, ExceptionInfo):
+        return unwrapped(result.retval)
+    return None
+
+
+def unwrapped(exc_info: Any) -> BaseException | None:
+    """The exception itself: billiard 4 wraps it."""
+    error = exc_info.exception if isinstance(exc_info, ExceptionInfo) else exc_info
+    error = getattr(error, "exception", error)
+    inner: BaseException | None = getattr(error, "exc", None) or error
+    return inner
 
 
 def pause_before(delivery: Delivery) -> float:

@@ -4,7 +4,7 @@
 local call, match = redis.call, string.match
 local n, done = tonumber(ARGV[1]), {unpack(ARGV, 2)}
 local QUEUE, FINISH, TASK, WAITING, HEAD, LEASE, HELD, RUNNING, SHARE, LANE =
-  KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[8], KEYS[9], KEYS[11], KEYS[15], KEYS[19]
+  KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[8], KEYS[9], KEYS[11], KEYS[15], KEYS[20]
 
 if #done > 0 then
   local held, partitions, counts = call('HMGET', HELD, unpack(done)), {}, {}

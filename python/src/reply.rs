@@ -112,12 +112,6 @@ impl IntoReply for Dequeued {
     }
 }
 
-impl IntoReply for Option<vtrr_queue::Delivery> {
-    fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.map(|it| delivery(py, &it)).into_py_any(py)
-    }
-}
-
 impl IntoReply for Vec<Settled> {
     fn into_reply(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.into_iter().map(settled).collect::<Vec<_>>().into_py_any(py)

@@ -58,6 +58,14 @@ def check_all_busy(bed: Bed, app: ModuleType, processes: int) -> None:
     bed.drained()
 
 
+def busy(bed: Bed, app: ModuleType, tasks: int) -> tuple[Worker, list[Any]]:
+    """A worker whose two processes each have one of the tasks."""
+    worker = bed.worker("prefork", 2)
+    results = app.gated.queue("u", [{} for _ in range(tasks)])
+    wait_for(lambda: len(bed.events("start")) == 2)
+    return worker, results
+
+
 def check_once(bed: Bed, app: ModuleType, results: list[Any]) -> None:
     bed.drained()
     ended = Counter(ends(bed))
@@ -171,9 +179,7 @@ def test_revoke_with_terminate_ends_it_for_good(bed: Bed, pool: str) -> None:
 
 def test_a_warm_shutdown_takes_no_more(bed: Bed) -> None:
     app = bed.load(TASKS)
-    first = bed.worker("prefork", 2)
-    results = app.gated.queue("u", [{} for _ in range(10)])
-    wait_for(lambda: len(bed.events("start")) == 2)
+    first, results = busy(bed, app, 10)
     first.signal(signal.SIGTERM)
     wait_for(lambda: "Warm shutdown" in first.log())
     open_gate(bed, 2)
@@ -186,9 +192,7 @@ def test_a_warm_shutdown_takes_no_more(bed: Bed) -> None:
 
 def test_a_cold_shutdown_gives_them_back(bed: Bed) -> None:
     app = bed.load(TASKS)
-    first = bed.worker("prefork", 2)
-    results = app.gated.queue("u", [{} for _ in range(4)])
-    wait_for(lambda: len(bed.events("start")) == 2)
+    first, results = busy(bed, app, 4)
     first.signal(signal.SIGQUIT)
     first.ended()
     wait_for(lambda: bed.state() == {"queued": 4, "leased": 0, "delayed": 0, "dead": 0})
@@ -235,9 +239,7 @@ def test_a_broker_that_reconnects_costs_no_process(bed: Bed, proxy: Proxy) -> No
 
 def test_a_broker_that_reconnects_while_they_run(bed: Bed, proxy: Proxy) -> None:
     app = bed.load(TASKS, sweep_interval=1)
-    worker = bed.worker("prefork", 2)
-    results = app.gated.queue("u", [{} for _ in range(6)])
-    wait_for(lambda: len(bed.events("start")) == 2)
+    worker, results = busy(bed, app, 6)
     reconnect(worker, proxy)
     open_gate(bed, 6)
     check_once(bed, app, results)

@@ -93,19 +93,16 @@ class _Keeper:
             self.threads[name] = threading.Thread(target=target, name=f"vtrr-{name}", daemon=True)
             self.threads[name].start()
 
-    def owners(self) -> list[tuple[VTRRQueue, str]]:
-        """Who may hold leases: messages that a process has begun with, or for which a task was dequeued."""
-        with self.lock:
-            return self._owners()
-
-    def _owners(self) -> list[tuple[VTRRQueue, str]]:
-        return [(request.vtrr, request.vtrr_owner) for request in self.requests if request.time_start or request.vtrr_holds]
+    def _holders(self) -> list[TicketRequest]:
+        """What may hold leases: messages that a process has begun with, or for which a task was dequeued. With the lock."""
+        return [request for request in self.requests if request.time_start or request.vtrr_holds]
 
     def askers(self) -> list[tuple[VTRRQueue, str]]:
         """Who extends leases, and for health nobody's: an owner that holds none."""
         with self.lock:
+            owners = [(request.vtrr, request.vtrr_owner) for request in self._holders()]
             files = list(self.files.items())
-        return [*self.owners(), *((vtrr, f"{self.nonce}/0") for vtrr, (_, works) in files if works())]
+        return [*owners, *((vtrr, f"{self.nonce}/0") for vtrr, (_, works) in files if works())]
 
     def extend_leases(self) -> None:
         while self.extends():
@@ -129,7 +126,7 @@ class _Keeper:
     def extends(self) -> bool:
         """False where the thread is to end: without a worker, as soon as its last task has ended."""
         with self.lock:
-            if self.workers or self._owners():
+            if self.workers or self._holders():
                 return True
             del self.threads["extend_leases"]
             files, self.files = self.files, {}
@@ -192,14 +189,14 @@ class _Keeper:
             return
         for vtrr, (file, _) in self.files.items():
             self.end_file(vtrr, file)
+        with self.lock:
+            requests = self._holders()
         # The children are gone by now, and what they had not settled goes back at once.
-        for request in list(self.requests):
+        for request in requests:
             core: Queue = request.vtrr._core
+            give_back = core.stop_owner if request.time_start else core.release_owner
             try:
-                if request.time_start:
-                    request.vtrr._run(core.stop_owner(request.vtrr_owner))
-                elif request.vtrr_holds:
-                    request.vtrr._run(core.release_owner(request.vtrr_owner))
+                request.vtrr._run(give_back(request.vtrr_owner))
             except Exception as error:
                 logger.warning("%s: leases could not be given back: %r", request.vtrr, error)
                 return

@@ -40,10 +40,10 @@ def has_enough(vtrr: VTRRQueue, consumer: Any) -> bool:
     """Whether one more ticket would be of no use here: all processes are busy, and enough tickets wait for them. Without a
     bound, a worker that prefetches without one would take all that are sent, and others would be sent in their place."""
     processes = consumer.pool.num_processes or 1
-    enough = max(vtrr.max_concurrency, AHEAD * processes)
+    if len(_waiting[vtrr]) < max(vtrr.max_concurrency, AHEAD * processes):
+        return False
     # Where tasks are under limits tickets wait for a process before they are in the pool, and one is as good as many.
-    are_busy = limits.of_any(vtrr) or len(active_requests) >= processes
-    return len(_waiting[vtrr]) >= enough and are_busy
+    return len(active_requests) >= processes or limits.of_any(vtrr)
 
 
 class Ours:
